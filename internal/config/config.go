@@ -1,0 +1,225 @@
+// Package config turns what the operator wrote, in a TOML file and in flags, into a
+// checked Config that the daemon may use without looking again.
+//
+// It is strict: an unknown key, a wrong type or a value out of range is one line that
+// names the file, the line, the key and what is allowed. Both sources go through
+// Config.Set, so a flag and its key can never allow different things. The keys are told
+// to people by reference.toml, which a test parses.
+//
+// Limits: it knows names, not interfaces. Whether a port exists, and which programs it
+// can carry, is for the daemon to find out, again and again while it runs.
+package config
+
+import (
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Places of a daemon that names none.
+const (
+	DefaultState = "/run/shunt"
+	DefaultBPFFS = "/sys/fs/bpf/shunt"
+)
+
+// Paths are the places of one daemon. Two daemons may run side by side, in different
+// network namespaces, if both directories differ.
+type Paths struct {
+	State string // directory of the lock and the socket
+	BPFFS string // directory in a bpf file system, of the pinned programs and maps
+}
+
+// Socket is where the daemon answers.
+func (p Paths) Socket() string { return filepath.Join(p.State, "api.sock") }
+
+// Lock is the file that the living daemon holds locked.
+func (p Paths) Lock() string { return filepath.Join(p.State, "lock") }
+
+// Mode says whether XDP may be used.
+type Mode string
+
+// The modes of XDP.
+const (
+	XDPAuto Mode = "auto" // where it is found to be faster
+	XDPOn   Mode = "on"   // wherever the driver can
+	XDPOff  Mode = "off"  // TC only
+)
+
+// Bounds of the values, and the defaults that do not depend on the machine.
+const (
+	DefaultThreshold = 10
+	DefaultLease     = 4 * time.Second
+
+	minLease, maxLease = 100 * time.Millisecond, 60 * time.Second
+	minFlows, maxFlows = 1 << 10, 1 << 24
+	minAutoFlows       = 1 << 14
+	maxAutoFlows       = 1 << 20
+	flowSize           = 192 // bytes of a slot, SLOT_SIZE of bpf/abi.h
+	flowShare          = 128 // of all memory, the table gets one part in this many
+	maxNameLen         = 15  // IFNAMSIZ without the zero
+)
+
+// Config is what the daemon is to do. Every value is within its bounds.
+type Config struct {
+	Ports     []string        // interface names, shell wildcards allowed (path.Match)
+	XDP       Mode            // for ports without an entry in PortXDP
+	PortXDP   map[string]Mode // by name or wildcard; XDPFor picks
+	TCP       bool            // false: TCP is never repeated
+	Threshold uint32          // packets before a flow is learned, at least 1
+	Lease     time.Duration   // how long an entry may be used unproven
+	Flows     int             // slots of the flow table, a power of two
+}
+
+// Default is the configuration of an empty file. It names no port.
+func Default() Config {
+	return Config{
+		XDP:       XDPAuto,
+		PortXDP:   map[string]Mode{},
+		TCP:       true,
+		Threshold: DefaultThreshold,
+		Lease:     DefaultLease,
+		Flows:     autoFlows(totalMemory()),
+	}
+}
+
+// totalMemory is the machine's memory in bytes, 0 if it cannot be told.
+func totalMemory() uint64 {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return 0
+	}
+	return uint64(info.Totalram) * uint64(info.Unit)
+}
+
+// autoFlows is the number of slots for a machine with so many bytes of memory.
+func autoFlows(memory uint64) int {
+	flows := maxAutoFlows
+	for flows > minAutoFlows && uint64(flows)*flowSize*flowShare > memory {
+		flows /= 2
+	}
+	return flows
+}
+
+// allowed says for every key what it takes, as the end of the sentence "allowed ...".
+// A star stands for a port's name.
+var allowed = map[string]string{
+	"port":        `is a list of interface names or wildcards, such as ["eth0", "lan*"]`,
+	"xdp":         `are "auto", "on", "off"`,
+	"tcp":         `are "on", "off"`,
+	"threshold":   "is a number of packets from 1 to 4294967295",
+	"lease":       `is a duration from "100ms" to "60s"`,
+	"flows":       "is a power of two from 1024 to 16777216",
+	"ports":       `is a table for each port, such as [ports."eth0"]`,
+	"ports.*":     `is a table, such as [ports."eth0"]`,
+	"ports.*.xdp": `are "auto", "on", "off"`,
+}
+
+// valueError says what a key takes instead of what was given.
+type valueError struct{ key, value string }
+
+func (e valueError) Error() string {
+	return fmt.Sprintf("%s %q: allowed %s", e.key, e.value, allowed[e.key])
+}
+
+// Set gives a key of the file ("port", "xdp", "tcp", "threshold", "lease" or "flows") the
+// value that is written there, or as a flag. "port" adds one. The error names key, value
+// and what is allowed.
+func (c *Config) Set(key, value string) error {
+	ok := false
+	switch key {
+	case "port":
+		if ok = validName(value); ok && !slices.Contains(c.Ports, value) {
+			c.Ports = append(c.Ports, value)
+		}
+	case "xdp":
+		ok = setMode(&c.XDP, value)
+	case "tcp":
+		ok = value == "on" || value == "off"
+		c.TCP = value == "on"
+	case "threshold":
+		n, err := strconv.ParseUint(value, 10, 32)
+		ok = err == nil && n > 0
+		c.Threshold = uint32(n)
+	case "lease":
+		d, err := time.ParseDuration(value)
+		ok = err == nil && d >= minLease && d <= maxLease
+		c.Lease = d
+	case "flows":
+		n, err := strconv.Atoi(value)
+		ok = err == nil && n >= minFlows && n <= maxFlows && n&(n-1) == 0
+		c.Flows = n
+	default:
+		return fmt.Errorf("unknown key %q", key)
+	}
+	if !ok {
+		return valueError{key, value}
+	}
+	return nil
+}
+
+func setMode(m *Mode, value string) bool {
+	*m = Mode(value)
+	return *m == XDPAuto || *m == XDPOn || *m == XDPOff
+}
+
+// validName tells whether a word can be an interface's name or a wildcard for some, as
+// dev_valid_name() of the kernel judges them.
+func validName(s string) bool {
+	if _, err := path.Match(s, ""); err != nil || s == "" || s == "." || s == ".." {
+		return false
+	}
+	if !isPattern(s) && len(s) > maxNameLen {
+		return false
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == '/' || r == ':' || r == 0x7f })
+}
+
+func isPattern(s string) bool { return strings.ContainsAny(s, `*?[\`) }
+
+func matches(pattern, name string) bool {
+	ok, err := path.Match(pattern, name)
+	return ok && err == nil
+}
+
+// Wants tells whether an interface is to be a port.
+func (c Config) Wants(name string) bool {
+	return slices.ContainsFunc(c.Ports, func(pattern string) bool { return matches(pattern, name) })
+}
+
+// XDPFor is the mode of one port: its own, if an entry of PortXDP matches, else that of
+// all. The port's very name counts before wildcards, a longer wildcard before a shorter.
+func (c Config) XDPFor(name string) Mode {
+	if mode, ok := c.PortXDP[name]; ok {
+		return mode
+	}
+	best := ""
+	for pattern := range c.PortXDP {
+		longer := len(pattern) > len(best) || len(pattern) == len(best) && pattern < best
+		if matches(pattern, name) && longer {
+			best = pattern
+		}
+	}
+	if best == "" {
+		return c.XDP
+	}
+	return c.PortXDP[best]
+}
+
+// Check says what a configuration lacks when file and flags are taken together.
+func (c Config) Check() error {
+	if len(c.Ports) == 0 {
+		return fmt.Errorf(`no port: name one with --port eth0, or with port = ["eth0"] in a file given by --config`)
+	}
+	for name := range c.PortXDP {
+		if !isPattern(name) && !c.Wants(name) {
+			return fmt.Errorf("[ports.%q] is about no port: add %q to port, or take the table out", name, name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,218 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The reference must name every key, and hold its default.
+func TestReference(t *testing.T) {
+	got, err := Parse("reference.toml", []byte(Reference))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Ports = []string{"eth0", "eth1", "lan*"}   // no default: an example
+	want.PortXDP = map[string]Mode{"eth1": XDPAuto} // likewise
+	want.Flows = autoFlows(8 << 30)                 // of the machine that the comment names
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("reference.toml differs from the defaults (-default +file):\n%s", diff)
+	}
+	f := file{name: "reference.toml", data: []byte(Reference)}
+	if err := f.index(); err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]bool{}
+	for _, e := range f.entries {
+		named[e.pattern()] = true
+	}
+	for key := range allowed {
+		if !named[key] {
+			t.Errorf("reference.toml does not name %s", key)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	got, err := Parse("x", []byte(`
+port = ["eth0",
+  "lan*"]
+xdp = "on" # a comment
+tcp = "off"
+threshold = 4294967295
+lease = "100ms"
+flows = 1024
+ports = {"lan*" = {xdp = "off"}, eth0.xdp = "auto"}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Config{
+		Ports: []string{"eth0", "lan*"}, XDP: XDPOn, Threshold: 4294967295,
+		PortXDP: map[string]Mode{"lan*": XDPOff, "eth0": XDPAuto},
+		Lease:   100 * time.Millisecond, Flows: 1024,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	const modes = `allowed are "auto", "on", "off"`
+	const keys = "port, xdp, tcp, threshold, lease, flows, ports"
+	for _, c := range []struct{ text, want string }{
+		{"\n\nxdp = \"fast\"", `f:3: xdp = "fast": ` + modes},
+		{"xdp = 3", `f:1: xdp = 3: ` + modes},
+		{"xdp = [\n1]", `f:1: xdp = [: ` + modes},
+		{"xdp = true # or not", `f:1: xdp = true: ` + modes},
+		{`tcp = true`, `f:1: tcp = true: allowed are "on", "off"`},
+		{`tcp = "yes"`, `f:1: tcp = "yes": allowed are "on", "off"`},
+		{"threshold = 0", "f:1: threshold = 0: allowed is a number of packets from 1 to 4294967295"},
+		{"threshold = -1", "f:1: threshold = -1: allowed is a number of packets"},
+		{"threshold = 4294967296", "f:1: threshold = 4294967296: allowed is a number of packets"},
+		{"threshold = 99999999999999999999", "f:1: threshold = 99999999999999999999: allowed is"},
+		{`threshold = "10"`, `f:1: threshold = "10": allowed is`},
+		{`lease = "4"`, `f:1: lease = "4": allowed is a duration from "100ms" to "60s"`},
+		{`lease = "61s"`, `f:1: lease = "61s": allowed is a duration`},
+		{`lease = "99ms"`, `f:1: lease = "99ms": allowed is a duration`},
+		{`lease = 4`, `f:1: lease = 4: allowed is a duration`},
+		{"flows = 1000", "f:1: flows = 1000: allowed is a power of two from 1024 to 16777216"},
+		{"flows = 512", "f:1: flows = 512: allowed is a power of two"},
+		{"flows = 33554432", "f:1: flows = 33554432: allowed is a power of two"},
+		{`port = "eth0"`, `f:1: port = "eth0": allowed is a list of interface names or wildcards`},
+		{"port = [\"eth0\",\n3]", "f:2: 3]: allowed is a list of interface names"},
+		{`port = [""]`, `f:1: port = [""]: allowed is a list of`},
+		{`port = ["a/b"]`, `f:1: port = ["a/b"]: allowed is a list of`},
+		{`port = ["lan["]`, `f:1: port = ["lan["]: allowed is a list of`},
+		{`port = ["sixteen-letters-"]`, `f:1: port = ["sixteen-letters-"]: allowed is a list of`},
+		{"tcp = \"no\"\nxdp = \"no\"", `f:1: tcp = "no"`},
+		{"xdp = \"no\"\ntcp = \"no\"", `f:1: xdp = "no"`},
+		{"[ports.\"eth1\"]\nxdp = \"no\"", `f:2: xdp = "no": ` + modes},
+		{"[ports.eth1]\nxdp = 1", `f:2: xdp = 1: ` + modes},
+		{"ports.eth1.xdp = 1", `f:1: ports.eth1.xdp = 1: ` + modes},
+		{"[ports]\neth1 = 3", `f:2: eth1 = 3: allowed is a table, such as [ports."eth0"]`},
+		{"ports = 3", `f:1: ports = 3: allowed is a table for each port`},
+		{"[[ports]]", `f:1: [[ports]]: allowed is a table for each port`},
+		{"[ports.\"a b\"]", `f:1: ports."a b": allowed is the name of an interface`},
+		{"\ntreshold = 3", `f:2: unknown key "treshold": allowed are threshold, `},
+		{"XDP = \"on\"", `f:1: unknown key "XDP": allowed are `},
+		{"[ports.eth1]\ntcp = \"on\"", `f:2: unknown key "ports.eth1.tcp": allowed are xdp`},
+		{"[ports.eth1.xdp]\nx = 1", `f:1: [ports.eth1.xdp]: ` + modes},
+		{"[mpls]\nx = 1", `f:1: unknown key "mpls": allowed are `},
+		{"xdp = \"on\"\nxdp = \"on\"", `f:2: xdp = "on": key xdp is already defined`},
+		{"xdp = on", "f:1: xdp = on: unexpected character"},
+		{"xdp =", "f:1: xdp =: expected value"},
+		{"[ports", "f:1: [ports: expected ']'"},
+	} {
+		_, err := Parse("f", []byte(c.text))
+		var bad *Error
+		if !errors.As(err, &bad) {
+			t.Errorf("%q: got %v, want an *Error", c.text, err)
+			continue
+		}
+		if !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q:\n got %s\nwant %s", c.text, err, c.want)
+		}
+	}
+	_, err := Parse("f", []byte("zzz = 1"))
+	for _, key := range strings.Split(keys, ", ") {
+		if !strings.Contains(err.Error(), key) {
+			t.Errorf("%v: does not name %s", err, key)
+		}
+	}
+}
+
+func TestLoad(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "shunt.toml")
+	if _, err := Load(name); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: got %v", err)
+	}
+	if err := os.WriteFile(name, []byte("flows = 3"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(name); err == nil || !strings.HasPrefix(err.Error(), name+":1: ") {
+		t.Errorf("got %v, want the file and line", err)
+	}
+}
+
+func TestXDPFor(t *testing.T) {
+	c := Default()
+	c.Ports = []string{"eth*", "lan?"}
+	c.PortXDP = map[string]Mode{"eth1": XDPOff, "eth*": XDPOn, "eth1*": XDPAuto}
+	for name, want := range map[string]Mode{"eth1": XDPOff, "eth10": XDPAuto, "eth2": XDPOn, "lan0": XDPAuto} {
+		if got := c.XDPFor(name); got != want {
+			t.Errorf("%s: got %s, want %s", name, got, want)
+		}
+	}
+	for name, want := range map[string]bool{"eth0": true, "lan1": true, "lan10": false, "lo": false} {
+		if got := c.Wants(name); got != want {
+			t.Errorf("Wants(%s) = %v", name, got)
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	c := Default()
+	if err := c.Check(); err == nil || !strings.Contains(err.Error(), "--port") {
+		t.Errorf("without a port: %v", err)
+	}
+	if err := c.Set("port", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Set("port", "eth0"); err != nil || len(c.Ports) != 1 {
+		t.Errorf("a port named twice: %v, %v", c.Ports, err)
+	}
+	c.Ports = append(c.Ports, "lan*")
+	if diff := cmp.Diff([]string{"eth0"}, c.Exact()); diff != "" {
+		t.Errorf("Exact (-want +got):\n%s", diff)
+	}
+	c.PortXDP["lan*"] = XDPOff // may match later
+	if err := c.Check(); err != nil {
+		t.Error(err)
+	}
+	c.PortXDP["eth1"] = XDPOff
+	if err := c.Check(); err == nil {
+		t.Error("a table about no port passes")
+	}
+}
+
+func TestAutoFlows(t *testing.T) {
+	for memory, want := range map[uint64]int{0: 16384, 1 << 28: 16384, 2 << 30: 65536, 8 << 30: 262144, 1 << 40: 1048576} {
+		if got := autoFlows(memory); got != want {
+			t.Errorf("%d bytes: %d flows, want %d", memory, got, want)
+		}
+	}
+}
+
+// Whatever the text: a good Config or one line with the file's name.
+func FuzzParse(f *testing.F) {
+	f.Add(Reference)
+	f.Add("ports = {a = {xdp = \"on\"}}")
+	f.Add("[ports.\"lan[\"]\n[[x]]\ny.z = 1979-05-27")
+	f.Add("port = [\"eth0\", 3]\nthreshold = 0x10")
+	f.Add("ports.a.xdp.b = 1")
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := Parse("f", []byte(text))
+		if err != nil {
+			if s := err.Error(); !strings.HasPrefix(s, "f:") || strings.ContainsAny(s, "\n\r") {
+				t.Fatalf("%q is not one line about f", s)
+			}
+			return
+		}
+		if c.Threshold == 0 || c.Lease < minLease || c.Lease > maxLease ||
+			c.Flows < minFlows || c.Flows > maxFlows || c.Flows&(c.Flows-1) != 0 {
+			t.Fatalf("out of bounds: %+v", c)
+		}
+		for name, mode := range c.PortXDP {
+			if !validName(name) || !setMode(&mode, string(mode)) {
+				t.Fatalf("port %q: %q", name, mode)
+			}
+		}
+	})
+}
