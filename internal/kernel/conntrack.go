@@ -1,0 +1,272 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoConnection says that conntrack does not know the connection: it ended, or
+// never was.
+var ErrNoConnection = errors.New("conntrack has no such connection")
+
+// Tuple is one direction of a connection as conntrack names it. For ICMP both ports
+// are 0 and Echo holds the id.
+type Tuple struct {
+	Proto       uint8
+	Source      netip.AddrPort
+	Destination netip.AddrPort
+	Zone        uint16 // conntrack zone of both directions
+	Echo        uint16 // ICMP and ICMPv6 id
+}
+
+// Flags of a TCP connection's direction
+// (include/uapi/linux/netfilter/nf_conntrack_tcp.h).
+const (
+	TCPLiberal   = 0x08 // IP_CT_TCP_FLAG_BE_LIBERAL
+	TCPMaxAckSet = 0x20 // IP_CT_TCP_FLAG_MAXACK_SET
+)
+
+// Bits of Connection.Status (enum ip_conntrack_status) that tests look at.
+const (
+	StatusSeenReply = 1 << 1
+	StatusAssured   = 1 << 2
+	StatusConfirmed = 1 << 3
+	StatusSourceNAT = 1 << 4
+	StatusDestNAT   = 1 << 5
+)
+
+// Connection is an entry of the conntrack table.
+type Connection struct {
+	Original, Reply           Tuple
+	Status                    uint32 // Status*
+	Timeout                   time.Duration
+	Mark                      uint32
+	TCPState                  uint8 // enum tcp_conntrack; 3 is ESTABLISHED
+	FlagsOriginal, FlagsReply uint8 // TCP*
+}
+
+// Conntrack is a ctnetlink socket. Its methods may be called at the same time.
+type Conntrack struct {
+	conn *netlink.Conn
+}
+
+// OpenConntrack opens a ctnetlink socket. It needs CAP_NET_ADMIN.
+func OpenConntrack() (*Conntrack, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("conntrack: %w", err)
+	}
+	return &Conntrack{conn}, nil
+}
+
+// Close closes the socket.
+func (c *Conntrack) Close() error { return c.conn.Close() }
+
+// Attributes of ctnetlink (include/uapi/linux/netfilter/nfnetlink_conntrack.h).
+const (
+	ctNew = unix.NFNL_SUBSYS_CTNETLINK << 8   // IPCTNL_MSG_CT_NEW
+	ctGet = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1 // IPCTNL_MSG_CT_GET
+
+	ctaTupleOrig  = 1
+	ctaTupleReply = 2
+	ctaStatus     = 3
+	ctaProtoinfo  = 4
+	ctaTimeout    = 7
+	ctaMark       = 8
+	ctaZone       = 18
+
+	ctaTupleIP    = 1
+	ctaTupleProto = 2
+
+	ctaIPv4Source = 1
+	ctaIPv4Dest   = 2
+	ctaIPv6Source = 3
+	ctaIPv6Dest   = 4
+
+	ctaProtoNumber     = 1
+	ctaProtoSourcePort = 2
+	ctaProtoDestPort   = 3
+	ctaProtoICMPID     = 4
+	ctaProtoICMPv6ID   = 7
+
+	ctaProtoinfoTCP     = 1
+	ctaTCPState         = 1
+	ctaTCPFlagsOriginal = 4
+	ctaTCPFlagsReply    = 5
+)
+
+// SetLiberal turns off conntrack's window check for both directions of the TCP
+// connection whose original direction is t, and makes it forget the last
+// acknowledgement it checks resets against: both stand still while packets go past
+// conntrack (flow_offload_fixup_tcp in net/netfilter/nf_flow_table_core.c does the
+// same). It returns ErrNoConnection if there is none. Everybody who listens to
+// conntrack gets one update event.
+func (c *Conntrack) SetLiberal(t Tuple) error {
+	body, err := liberalRequest(t)
+	if err != nil {
+		return fmt.Errorf("conntrack: %v: %w", t, err)
+	}
+	_, err = c.conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: ctNew, Flags: netlink.Request | netlink.Acknowledge},
+		Data:   body,
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return ErrNoConnection
+	}
+	if err != nil {
+		return fmt.Errorf("conntrack: %v: be-liberal: %w", t, err)
+	}
+	return nil
+}
+
+func liberalRequest(t Tuple) ([]byte, error) {
+	source, dest := t.Source.Addr().Unmap(), t.Destination.Addr().Unmap()
+	if !source.IsValid() || !dest.IsValid() || source.Is4() != dest.Is4() {
+		return nil, errors.New("addresses of one family are needed")
+	}
+	if t.Proto != unix.IPPROTO_TCP {
+		return nil, errors.New("only TCP has a window check")
+	}
+	ae := netlink.NewAttributeEncoder()
+	ae.ByteOrder = binary.BigEndian
+	ae.Nested(ctaTupleOrig, func(ae *netlink.AttributeEncoder) error {
+		ae.Nested(ctaTupleIP, func(ae *netlink.AttributeEncoder) error {
+			from, to := uint16(ctaIPv4Source), uint16(ctaIPv4Dest)
+			if source.Is6() {
+				from, to = ctaIPv6Source, ctaIPv6Dest
+			}
+			ae.Bytes(from, source.AsSlice())
+			ae.Bytes(to, dest.AsSlice())
+			return nil
+		})
+		ae.Nested(ctaTupleProto, func(ae *netlink.AttributeEncoder) error {
+			ae.Uint8(ctaProtoNumber, t.Proto)
+			ae.Uint16(ctaProtoSourcePort, t.Source.Port())
+			ae.Uint16(ctaProtoDestPort, t.Destination.Port())
+			return nil
+		})
+		return nil
+	})
+	if t.Zone != 0 {
+		ae.Uint16(ctaZone, t.Zone)
+	}
+	flags := []byte{TCPLiberal, TCPLiberal | TCPMaxAckSet} // struct nf_ct_tcp_flags: value, mask
+	ae.Nested(ctaProtoinfo, func(ae *netlink.AttributeEncoder) error {
+		ae.Nested(ctaProtoinfoTCP, func(ae *netlink.AttributeEncoder) error {
+			ae.Bytes(ctaTCPFlagsOriginal, flags)
+			ae.Bytes(ctaTCPFlagsReply, flags)
+			return nil
+		})
+		return nil
+	})
+	attrs, err := ae.Encode()
+	if err != nil {
+		return nil, err
+	}
+	family := byte(unix.AF_INET)
+	if source.Is6() {
+		family = unix.AF_INET6
+	}
+	return append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...), nil
+}
+
+// Dump returns the connections of one family, unix.AF_INET or unix.AF_INET6, or of
+// both with unix.AF_UNSPEC.
+func (c *Conntrack) Dump(family uint8) ([]Connection, error) {
+	messages, err := ask(c.conn, ctGet, netlink.Dump, []byte{family, unix.NFNETLINK_V0, 0, 0})
+	if err != nil {
+		return nil, fmt.Errorf("conntrack: dump: %w", err)
+	}
+	connections := make([]Connection, 0, len(messages))
+	for _, m := range messages {
+		entry, err := decodeConnection(m)
+		if err != nil {
+			return nil, fmt.Errorf("conntrack: dump: %w", err)
+		}
+		connections = append(connections, entry)
+	}
+	return connections, nil
+}
+
+func decodeConnection(m netlink.Message) (Connection, error) {
+	var c Connection
+	var zone uint16
+	err := attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+		bigEndian(ad)
+		switch ad.Type() {
+		case ctaTupleOrig:
+			inner(ad, c.Original.decode)
+		case ctaTupleReply:
+			inner(ad, c.Reply.decode)
+		case ctaStatus:
+			c.Status = ad.Uint32()
+		case ctaProtoinfo:
+			inner(ad, func(ad *netlink.AttributeDecoder) {
+				if ad.Type() == ctaProtoinfoTCP {
+					inner(ad, c.decodeTCP)
+				}
+			})
+		case ctaTimeout:
+			c.Timeout = time.Duration(ad.Uint32()) * time.Second
+		case ctaMark:
+			c.Mark = ad.Uint32()
+		case ctaZone:
+			zone = ad.Uint16()
+		}
+	})
+	c.Original.Zone, c.Reply.Zone = zone, zone
+	return c, err
+}
+
+func (c *Connection) decodeTCP(ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case ctaTCPState:
+		c.TCPState = ad.Uint8()
+	case ctaTCPFlagsOriginal, ctaTCPFlagsReply:
+		b := ad.Bytes()
+		if len(b) == 0 {
+			return
+		}
+		if ad.Type() == ctaTCPFlagsOriginal {
+			c.FlagsOriginal = b[0]
+		} else {
+			c.FlagsReply = b[0]
+		}
+	}
+}
+
+// decode reads one attribute of a tuple: the addresses or the protocol's part.
+func (t *Tuple) decode(ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case ctaTupleIP:
+		inner(ad, func(ad *netlink.AttributeDecoder) {
+			addr, _ := netip.AddrFromSlice(ad.Bytes()) // not valid if of another length
+			switch ad.Type() {
+			case ctaIPv4Source, ctaIPv6Source:
+				t.Source = netip.AddrPortFrom(addr, t.Source.Port())
+			case ctaIPv4Dest, ctaIPv6Dest:
+				t.Destination = netip.AddrPortFrom(addr, t.Destination.Port())
+			}
+		})
+	case ctaTupleProto:
+		inner(ad, func(ad *netlink.AttributeDecoder) {
+			bigEndian(ad)
+			switch ad.Type() {
+			case ctaProtoNumber:
+				t.Proto = ad.Uint8()
+			case ctaProtoSourcePort:
+				t.Source = netip.AddrPortFrom(t.Source.Addr(), ad.Uint16())
+			case ctaProtoDestPort:
+				t.Destination = netip.AddrPortFrom(t.Destination.Addr(), ad.Uint16())
+			case ctaProtoICMPID, ctaProtoICMPv6ID:
+				t.Echo = ad.Uint16()
+			}
+		})
+	}
+}

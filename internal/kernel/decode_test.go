@@ -1,0 +1,188 @@
+package kernel
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// message builds one with a zeroed fixed header of the given size, whose first byte
+// is the family.
+func message(t testing.TB, typ netlink.HeaderType, header int, family byte, attrs func(*netlink.AttributeEncoder)) netlink.Message {
+	t.Helper()
+	ae := netlink.NewAttributeEncoder()
+	attrs(ae)
+	encoded, err := ae.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := append(make([]byte, header), encoded...)
+	data[0] = family
+	return netlink.Message{Header: netlink.Header{Type: typ}, Data: data}
+}
+
+// nest encodes attributes inside another.
+func nest(ae *netlink.AttributeEncoder, typ uint16, attrs func(*netlink.AttributeEncoder)) {
+	ae.Nested(typ, func(ae *netlink.AttributeEncoder) error {
+		attrs(ae)
+		return nil
+	})
+}
+
+func flowtable(t testing.TB) netlink.Message {
+	return message(t, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWFLOWTABLE, sizeofNfgenmsg, unix.NFPROTO_INET,
+		func(ae *netlink.AttributeEncoder) {
+			ae.String(nftaFlowtableTable, "filter")
+			ae.String(nftaFlowtableName, "ft")
+			nest(ae, nftaFlowtableHook, func(ae *netlink.AttributeEncoder) {
+				nest(ae, nftaFlowtableHookDevs, func(ae *netlink.AttributeEncoder) {
+					ae.String(nftaDeviceName, "eth0")
+					ae.String(nftaDevicePrefix, "lan")
+				})
+			})
+		})
+}
+
+// Flowtables need a kernel that has them; their messages do not.
+func TestDecodeFlowtable(t *testing.T) {
+	h, err := decodeFlowtable(flowtable(t))
+	if err != nil || h.String() != "nftables flowtable inet filter ft" {
+		t.Fatalf("%v, %v", h, err)
+	}
+	for device, want := range map[string]bool{"eth0": true, "eth00": false, "lan": true, "lan7": true, "la": false} {
+		if h.on(device) != want {
+			t.Errorf("on %s: %v", device, !want)
+		}
+	}
+}
+
+func chain(t testing.TB, family byte, hook uint32) netlink.Message {
+	return message(t, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWCHAIN, sizeofNfgenmsg, family,
+		func(ae *netlink.AttributeEncoder) {
+			ae.String(unix.NFTA_CHAIN_TABLE, "t")
+			ae.String(unix.NFTA_CHAIN_NAME, "c")
+			nest(ae, unix.NFTA_CHAIN_HOOK, func(ae *netlink.AttributeEncoder) {
+				ae.Bytes(unix.NFTA_HOOK_HOOKNUM, []byte{0, 0, 0, byte(hook)})
+				nest(ae, nftaHookDevs, func(ae *netlink.AttributeEncoder) { ae.String(nftaDevicePrefix, "eth") })
+			})
+		})
+}
+
+func TestDecodeChain(t *testing.T) {
+	for _, c := range []struct {
+		family byte
+		hook   uint32
+		want   bool
+	}{
+		{unix.NFPROTO_NETDEV, unix.NF_NETDEV_INGRESS, true},
+		{unix.NFPROTO_NETDEV, unix.NF_NETDEV_EGRESS, true},
+		{unix.NFPROTO_INET, nfInetIngress, true},
+		{unix.NFPROTO_INET, unix.NF_INET_FORWARD, false},
+	} {
+		h, err := decodeChain(chain(t, c.family, c.hook))
+		if err != nil || h.on("eth7") != c.want {
+			t.Errorf("family %d hook %d: %+v, %v", c.family, c.hook, h, err)
+		}
+	}
+}
+
+// News of bridge ports and wireless scans are not news of the link.
+func TestLinkEvents(t *testing.T) {
+	name := func(ae *netlink.AttributeEncoder) { ae.String(unix.IFLA_IFNAME, "wlan0") }
+	scan := func(ae *netlink.AttributeEncoder) {
+		name(ae)
+		ae.Bytes(unix.IFLA_WIRELESS, make([]byte, 8))
+	}
+	for _, c := range []struct {
+		m    netlink.Message
+		want bool
+	}{
+		{message(t, unix.RTM_NEWLINK, unix.SizeofIfInfomsg, unix.AF_UNSPEC, name), true},
+		{message(t, unix.RTM_DELLINK, unix.SizeofIfInfomsg, unix.AF_UNSPEC, name), true},
+		{message(t, unix.RTM_NEWLINK, unix.SizeofIfInfomsg, unix.AF_BRIDGE, name), false},
+		{message(t, unix.RTM_NEWLINK, unix.SizeofIfInfomsg, unix.AF_UNSPEC, scan), false},
+	} {
+		e, tell, err := (&routeDecoder{}).decode(c.m)
+		if err != nil || tell != c.want || e.Name != "wlan0" || e.Deleted != (c.m.Header.Type == unix.RTM_DELLINK) {
+			t.Errorf("%+v: %+v, %v, %v", c.m.Header, e, tell, err)
+		}
+	}
+}
+
+func TestDecodeXDPAttached(t *testing.T) {
+	l, err := decodeLink(message(t, unix.RTM_NEWLINK, unix.SizeofIfInfomsg, unix.AF_UNSPEC, func(ae *netlink.AttributeEncoder) {
+		nest(ae, unix.IFLA_XDP, func(ae *netlink.AttributeEncoder) {
+			ae.Uint8(unix.IFLA_XDP_ATTACHED, uint8(XDPGeneric))
+			ae.Uint32(unix.IFLA_XDP_PROG_ID, 42)
+		})
+		ae.Uint32(unix.IFLA_LINK, 5)
+		ae.Uint32(unix.IFLA_LINK_NETNSID, 0)
+	}))
+	if err != nil || l.XDP != XDPGeneric || l.XDPID != 42 || l.Parent != 0 {
+		t.Errorf("%+v, %v", l, err)
+	}
+}
+
+// A truncated message is an error, not an event.
+func TestShortMessages(t *testing.T) {
+	for _, typ := range routeTypes {
+		m := netlink.Message{Header: netlink.Header{Type: typ}, Data: []byte{0, 0}}
+		if e, tell, err := newRouteDecoder().decode(m); err == nil && tell && typ != unix.RTM_NEWRULE && typ != unix.RTM_NEWNEXTHOP {
+			t.Errorf("type %d: %+v", typ, e)
+		}
+	}
+}
+
+var routeTypes = []netlink.HeaderType{unix.RTM_NEWLINK, unix.RTM_NEWNEIGH, unix.RTM_NEWADDR, unix.RTM_NEWROUTE,
+	unix.RTM_NEWRULE, unix.RTM_NEWNEXTHOP, unix.RTM_NEWQDISC, unix.RTM_NEWTFILTER, unix.RTM_NEWNETCONF}
+
+func newRouteDecoder() *routeDecoder {
+	return &routeDecoder{neighbours: make(map[endpoint]string), addresses: make(map[address]uint32)}
+}
+
+// FuzzDecode feeds every decoder, which must neither panic nor hang. Its seeds are
+// what this kernel says.
+func FuzzDecode(f *testing.F) {
+	for _, typ := range []netlink.HeaderType{unix.RTM_GETLINK, unix.RTM_GETNEIGH, unix.RTM_GETADDR, unix.RTM_GETROUTE, unix.RTM_GETQDISC} {
+		messages, err := dump(unix.NETLINK_ROUTE, typ, make([]byte, sizeofTcmsg))
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, m := range messages {
+			f.Add(uint16(m.Header.Type), m.Data)
+		}
+	}
+	for _, m := range []netlink.Message{flowtable(f), chain(f, unix.NFPROTO_NETDEV, 0)} {
+		f.Add(uint16(m.Header.Type), m.Data)
+	}
+	tuple := Tuple{Proto: unix.IPPROTO_TCP, Source: netip.MustParseAddrPort("192.0.2.1:80"), Destination: netip.MustParseAddrPort("192.0.2.2:80")}
+	request, err := liberalRequest(tuple)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(uint16(ctNew), request)
+
+	names := map[string]uint32{"rx-vlan-hw-parse": 9, "rx-gro": 70}
+	f.Fuzz(func(t *testing.T, typ uint16, data []byte) {
+		m := netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(typ)}, Data: data}
+		route := newRouteDecoder()
+		for _, as := range append(slices.Clone(routeTypes), m.Header.Type) {
+			route.decode(netlink.Message{Header: netlink.Header{Type: as}, Data: data})
+		}
+		for _, decode := range []func(netlink.Message) (nftHook, error){decodeChain, decodeFlowtable} {
+			if h, err := decode(m); err == nil {
+				_ = h.on("eth0")
+				_ = h.String()
+			}
+		}
+		decodeConnection(m)
+		decodeGeneration(m)
+		netdevDecoder(typ)(m)
+		decodeTC(m)
+		decodeOffloads(data, names)
+		decodeStrings(data, make(map[string]uint32))
+	})
+}

@@ -1,0 +1,194 @@
+package kernel
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Hooks returns, in words, the packet hooks that other people set on a link and
+// that the fast path would skip or run before: tc filters, nftables chains of the
+// netdev family (and of inet at ingress), and nftables flowtables. It needs
+// CAP_NET_ADMIN. Programs attached by BPF links, tcx ones among them, are not seen.
+func Hooks(link Link) ([]string, error) {
+	hooks, err := filterHooks(link.Index)
+	if err != nil {
+		return nil, fmt.Errorf("%s: tc filters: %w", link.Name, err)
+	}
+	chains, err := nftHooks(unix.NFT_MSG_GETCHAIN, link.Name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: nftables chains: %w", link.Name, err)
+	}
+	flowtables, err := nftHooks(unix.NFT_MSG_GETFLOWTABLE, link.Name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: nftables flowtables: %w", link.Name, err)
+	}
+	return append(append(hooks, chains...), flowtables...), nil
+}
+
+func filterHooks(index int) ([]string, error) {
+	var hooks []string
+	for _, side := range []struct {
+		parent uint32
+		name   string
+	}{{tcClsactIngress, "ingress"}, {tcClsactEgress, "egress"}} {
+		filters, err := tcFilters(index, side.parent)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range filters {
+			hooks = append(hooks, strings.TrimSpace(
+				fmt.Sprintf("tc %s filter %s pref %d %s", side.name, f.kind, f.info>>16, f.name)))
+		}
+	}
+	return hooks, nil
+}
+
+// sizeofNfgenmsg is the header of every nfnetlink message: family, version, id.
+const sizeofNfgenmsg = 4
+
+// Attributes that x/sys lacks (include/uapi/linux/netfilter/nf_tables.h).
+const (
+	nftaHookDevs          = 4
+	nftaFlowtableTable    = 1
+	nftaFlowtableName     = 2
+	nftaFlowtableHook     = 3
+	nftaFlowtableHookDevs = 3
+	nftaDeviceName        = 1
+	nftaDevicePrefix      = 2 // Linux 6.16: "eth*"
+)
+
+// nfInetIngress is NF_INET_INGRESS: what makes an inet chain belong to a device.
+const nfInetIngress = 5
+
+// nftHook is a chain or flowtable and the devices it is bound to.
+type nftHook struct {
+	what, family, table, name string
+	devices                   []string // a trailing * stands for the rest
+}
+
+func (h nftHook) on(device string) bool {
+	for _, d := range h.devices {
+		prefix, wild := strings.CutSuffix(d, "*")
+		if d == device || wild && strings.HasPrefix(device, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func (h nftHook) String() string {
+	return fmt.Sprintf("nftables %s %s %s %s", h.what, h.family, h.table, h.name)
+}
+
+// nftHooks returns the chains or the flowtables bound to a device, in words.
+func nftHooks(get netlink.HeaderType, device string) ([]string, error) {
+	typ := netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8) | get
+	messages, err := dump(unix.NETLINK_NETFILTER, typ, make([]byte, sizeofNfgenmsg))
+	if absent(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	decode := decodeChain
+	if get == unix.NFT_MSG_GETFLOWTABLE {
+		decode = decodeFlowtable
+	}
+	var hooks []string
+	for _, m := range messages {
+		h, err := decode(m)
+		if err != nil {
+			return nil, err
+		}
+		if h.on(device) {
+			hooks = append(hooks, h.String())
+		}
+	}
+	return hooks, nil
+}
+
+func decodeChain(m netlink.Message) (nftHook, error) {
+	h := nftHook{what: "chain"}
+	var hooknum uint32
+	err := attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.NFTA_CHAIN_TABLE:
+			h.table = ad.String()
+		case unix.NFTA_CHAIN_NAME:
+			h.name = ad.String()
+		case unix.NFTA_CHAIN_HOOK:
+			inner(ad, func(ad *netlink.AttributeDecoder) {
+				bigEndian(ad)
+				switch ad.Type() {
+				case unix.NFTA_HOOK_HOOKNUM:
+					hooknum = ad.Uint32()
+				case unix.NFTA_HOOK_DEV:
+					h.devices = append(h.devices, ad.String())
+				case nftaHookDevs:
+					h.addDevices(ad)
+				}
+			})
+		}
+	})
+	if err != nil {
+		return h, err
+	}
+	h.family = nftFamily(m.Data[0])
+	if m.Data[0] != unix.NFPROTO_NETDEV && !(m.Data[0] == unix.NFPROTO_INET && hooknum == nfInetIngress) {
+		h.devices = nil
+	}
+	return h, nil
+}
+
+func decodeFlowtable(m netlink.Message) (nftHook, error) {
+	h := nftHook{what: "flowtable"}
+	err := attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case nftaFlowtableTable:
+			h.table = ad.String()
+		case nftaFlowtableName:
+			h.name = ad.String()
+		case nftaFlowtableHook:
+			inner(ad, func(ad *netlink.AttributeDecoder) {
+				if ad.Type() == nftaFlowtableHookDevs {
+					h.addDevices(ad)
+				}
+			})
+		}
+	})
+	if err != nil {
+		return h, err
+	}
+	h.family = nftFamily(m.Data[0])
+	return h, nil
+}
+
+func (h *nftHook) addDevices(ad *netlink.AttributeDecoder) {
+	inner(ad, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case nftaDeviceName:
+			h.devices = append(h.devices, ad.String())
+		case nftaDevicePrefix:
+			h.devices = append(h.devices, ad.String()+"*")
+		}
+	})
+}
+
+func nftFamily(f uint8) string {
+	switch f {
+	case unix.NFPROTO_INET:
+		return "inet"
+	case unix.NFPROTO_IPV4:
+		return "ip"
+	case unix.NFPROTO_IPV6:
+		return "ip6"
+	case unix.NFPROTO_NETDEV:
+		return "netdev"
+	case unix.NFPROTO_BRIDGE:
+		return "bridge"
+	}
+	return fmt.Sprintf("family %d", f)
+}

@@ -1,0 +1,165 @@
+// Package kernel asks Linux about the network and listens to it.
+//
+// It keeps no state of its own but what Watch needs to tell a change from a
+// refresh. Everything goes by netlink (and one ethtool ioctl for driver names),
+// in the network namespace of the process:
+//
+//   - Links says what interfaces there are and what shunt must know of each:
+//     its kind, its master, its qdiscs, its offloads, what XDP its driver can do.
+//   - Hooks says which programs and rules of other people sit on a link.
+//   - Watch says that something changed. It subscribes before anybody reads, and
+//     whenever messages were lost it says so with a Resync event: the answer to
+//     that is to read again. It ends only with its context.
+//   - Conntrack sets be-liberal on TCP connections and dumps the table for tests.
+//
+// The daemon calls all of it; policy and doctor judge what it returns and speak
+// no netlink. What it does not do: it changes nothing but conntrack flags, and it
+// does not see BPF links (tcx, XDP links): package dataplane asks for those.
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// HZ returns the kernel's timer ticks per second: jiffies, in which the data path
+// keeps its times, advance at this rate. The coarse clocks advance once per tick,
+// so their resolution is one tick (kernel/time/posix-timers.c, posix_get_coarse_res).
+func HZ() (uint32, error) {
+	var tick unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &tick); err != nil {
+		return 0, fmt.Errorf("clock_getres: %w", err)
+	}
+	ns := tick.Nano()
+	if ns <= 0 || ns > int64(time.Second) {
+		return 0, fmt.Errorf("clock_getres: a tick of %d ns makes no sense", ns)
+	}
+	return uint32((int64(time.Second) + ns/2) / ns), nil
+}
+
+// Release is a kernel's version as `uname -r` tells it.
+type Release struct {
+	Major, Minor int
+	Text         string // the whole of it, such as "6.12.9-amd64"
+}
+
+// AtLeast reports whether the kernel is major.minor or newer. Distributions
+// backport, so it is a hint: probe for what is needed.
+func (r Release) AtLeast(major, minor int) bool {
+	return r.Major > major || r.Major == major && r.Minor >= minor
+}
+
+// String returns the release as `uname -r` tells it.
+func (r Release) String() string { return r.Text }
+
+// Version returns the running kernel's release.
+func Version() (Release, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return Release{}, fmt.Errorf("uname: %w", err)
+	}
+	return parseRelease(unix.ByteSliceToString(u.Release[:]))
+}
+
+func parseRelease(text string) (Release, error) {
+	r := Release{Text: text}
+	major, rest, ok := strings.Cut(text, ".")
+	minor := rest
+	if end := strings.IndexFunc(rest, func(c rune) bool { return c < '0' || c > '9' }); end >= 0 {
+		minor = rest[:end]
+	}
+	var errMajor, errMinor error
+	r.Major, errMajor = strconv.Atoi(major)
+	r.Minor, errMinor = strconv.Atoi(minor)
+	if !ok || errMajor != nil || errMinor != nil {
+		return Release{}, fmt.Errorf("kernel release %q: not MAJOR.MINOR", text)
+	}
+	return r, nil
+}
+
+// interruptions is how often a dump is started again because the table changed
+// under it; a table that changes faster than that is read as it is.
+const interruptions = 5
+
+// dump asks for a whole table.
+func dump(family int, typ netlink.HeaderType, body []byte) ([]netlink.Message, error) {
+	conn, err := netlink.Dial(family, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	return ask(conn, typ, netlink.Dump, body)
+}
+
+// ask sends one request and returns the whole answer. The kernel marks a dump with
+// NLM_F_DUMP_INTR if the table changed meanwhile: it may lack entries that were
+// there all the time, so it is asked for again.
+func ask(conn *netlink.Conn, typ netlink.HeaderType, flags netlink.HeaderFlags, body []byte) ([]netlink.Message, error) {
+	request := netlink.Message{
+		Header: netlink.Header{Type: typ, Flags: netlink.Request | flags},
+		Data:   body,
+	}
+	for try := 0; ; try++ {
+		messages, err := conn.Execute(request)
+		if err != nil || !interrupted(messages) || try == interruptions {
+			return messages, err
+		}
+	}
+}
+
+func interrupted(messages []netlink.Message) bool {
+	for _, m := range messages {
+		if m.Header.Flags&netlink.DumpInterrupted != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// absent reports whether err says that the kernel lacks a subsystem, which then
+// has nothing to report: no nftables compiled in, no conntrack loaded.
+func absent(err error) bool {
+	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) ||
+		errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.ENOENT)
+}
+
+// attributes decodes the attributes that follow a message's fixed header of the
+// given size, calling field for each.
+func attributes(m netlink.Message, header int, field func(*netlink.AttributeDecoder)) error {
+	if len(m.Data) < header {
+		return fmt.Errorf("netlink message %#x: %d bytes, shorter than its header", m.Header.Type, len(m.Data))
+	}
+	return nested(m.Data[header:], field)
+}
+
+// nested decodes attributes from bytes, calling field for each.
+func nested(b []byte, field func(*netlink.AttributeDecoder)) error {
+	ad, err := netlink.NewAttributeDecoder(b)
+	if err != nil {
+		return err
+	}
+	for ad.Next() {
+		field(ad)
+	}
+	return ad.Err()
+}
+
+// inner returns the field that decodes a nested attribute with the given one.
+func inner(ad *netlink.AttributeDecoder, field func(*netlink.AttributeDecoder)) {
+	ad.Nested(func(nad *netlink.AttributeDecoder) error {
+		for nad.Next() {
+			field(nad)
+		}
+		return nil
+	})
+}
+
+// bigEndian makes a decoder read as nfnetlink writes: in network order.
+func bigEndian(ad *netlink.AttributeDecoder) { ad.ByteOrder = binary.BigEndian }

@@ -1,0 +1,200 @@
+package kernel
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func links(t *testing.T) map[string]Link {
+	t.Helper()
+	all, err := Links()
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := make(map[string]Link)
+	for _, l := range all {
+		byName[l.Name] = l
+	}
+	return byName
+}
+
+func TestLinks(t *testing.T) {
+	if !inNetns(t) {
+		return
+	}
+	run(t, `
+		ip link add name va address 02:00:00:00:00:0a mtu 1400 type veth peer name vb
+		ip link add name br0 type bridge
+		ip link set vb master br0
+		ip link add name mv link va type macvlan
+		ip tuntap add dev tp mode tap
+		ip tuntap add dev tn mode tun
+		ip link set va up
+		ip link set vb up`)
+	all := links(t)
+
+	va := all["va"]
+	if va.Kind != "veth" || va.Type != Ethernet || va.MTU != 1400 || va.MAC.String() != "02:00:00:00:00:0a" ||
+		!va.Up || !va.Carrier || va.Parent != all["vb"].Index || va.ParentName != "" || va.Driver != "veth" ||
+		!slices.Equal(va.Uppers, []string{"mv"}) || va.Master != 0 || va.XDP != XDPNone {
+		t.Errorf("va: %+v", va)
+	}
+	if vb := all["vb"]; vb.Master != all["br0"].Index || vb.MasterName != "br0" || vb.MasterKind != "bridge" || vb.SlaveKind != "bridge" {
+		t.Errorf("vb: %+v", vb)
+	}
+	if br := all["br0"]; br.Kind != "bridge" || br.Up {
+		t.Errorf("br0: %+v", br)
+	}
+	if mv := all["mv"]; mv.Kind != "macvlan" || mv.ParentName != "va" {
+		t.Errorf("mv: %+v", mv)
+	}
+	if tp, tn := all["tp"], all["tn"]; tp.Kind != "tun" || tp.Type != Ethernet || tn.Type == Ethernet {
+		t.Errorf("tap %+v, tun %+v", tp, tn)
+	}
+	if lo := all["lo"]; lo.Kind != "" || lo.Type != Loopback || lo.Driver != "" {
+		t.Errorf("lo: %+v", lo)
+	}
+}
+
+func TestFeaturesFollowThePeer(t *testing.T) {
+	if !inNetns(t) {
+		return
+	}
+	run(t, `
+		ip link add name va type veth peer name vb
+		ip link set va up
+		ip link set vb up`)
+	if va := links(t)["va"]; !va.Features.Has(XDPBasic|XDPRedirect) || va.Features.Has(XDPTransmit) || va.Offloads.GRO || !va.Offloads.TxChecksum {
+		t.Errorf("new veth: %+v", va)
+	}
+	run(t, `
+		ethtool -K vb gro on
+		ethtool -K va tx off rxvlan off`)
+	all := links(t)
+	if va := all["va"]; !va.Features.Has(XDPTransmit) || va.Offloads.TxChecksum || va.Offloads.RxVLAN || va.Offloads.RxVLANFixed {
+		t.Errorf("peer polls, tx and rxvlan off: %+v", va)
+	}
+	if vb := all["vb"]; !vb.Offloads.GRO || !vb.Offloads.RxVLAN {
+		t.Errorf("gro on: %+v", vb)
+	}
+	run(t, `ethtool -K vb gro off`)
+	if va := links(t)["va"]; va.Features.Has(XDPTransmit) {
+		t.Errorf("peer does not poll: %+v", va)
+	}
+}
+
+func TestQueueing(t *testing.T) {
+	if !inNetns(t) {
+		return
+	}
+	run(t, `
+		ip link add name va numtxqueues 2 type veth peer name vb
+		ip link set va up
+		ip link set vb up`)
+	for _, c := range []struct{ command, qdisc, queueing string }{
+		{"tc qdisc add dev va clsact", "noqueue", ""},
+		{"tc qdisc add dev va root handle 1: htb", "htb", "htb"},
+		{"tc qdisc del dev va root", "noqueue", ""},
+		{"tc qdisc add dev va root handle 1: mq", "mq", ""},
+		{"tc qdisc add dev va parent 1:1 tbf rate 1mbit burst 10k latency 1s", "mq", "tbf"},
+		{"tc qdisc replace dev va root noqueue", "noqueue", ""},
+		{"tc qdisc replace dev va root pfifo_fast", "pfifo_fast", "pfifo_fast"},
+	} {
+		run(t, c.command)
+		if va := links(t)["va"]; va.Qdisc != c.qdisc || va.Queueing != c.queueing {
+			t.Errorf("%s: qdisc %q, queueing %q; want %q, %q", c.command, va.Qdisc, va.Queueing, c.qdisc, c.queueing)
+		}
+	}
+}
+
+func TestHooks(t *testing.T) {
+	if !inNetns(t) {
+		return
+	}
+	run(t, `
+		ip link add name va type veth peer name vb
+		tc qdisc add dev va clsact`)
+	nft(t, `table inet x { chain forward { type filter hook forward priority 0; }; }`)
+	hooks := func(name string) []string {
+		h, err := Hooks(links(t)[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	if h := hooks("va"); len(h) > 0 {
+		t.Errorf("an empty clsact and a forward chain count as hooks: %q", h)
+	}
+	for _, args := range []string{"ingress prio 3", "egress prio 7"} {
+		words := append([]string{"filter", "add", "dev", "va"}, strings.Fields(args+" bpf da bytecode")...)
+		if out, err := exec.Command("tc", append(words, "1,6 0 0 1")...).CombinedOutput(); err != nil {
+			t.Fatalf("tc %s: %s", args, out)
+		}
+	}
+	nft(t, `
+		table netdev t {
+			chain both { type filter hook ingress devices = { va, vb } priority 0; }
+			chain out { type filter hook egress device vb priority 0; }
+		}
+		table inet x { chain in { type filter hook ingress device va priority 0; }; }`)
+	for name, want := range map[string][]string{
+		"va": {"tc ingress filter bpf pref 3", "tc egress filter bpf pref 7", "nftables chain inet x in", "nftables chain netdev t both"},
+		"vb": {"nftables chain netdev t both", "nftables chain netdev t out"},
+		"lo": nil,
+	} {
+		got := hooks(name)
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: hooks %q, want %q", name, got, want)
+		}
+	}
+}
+
+// A link that went since it was listed has no hooks; that is no error.
+func TestHooksOfALinkThatIsGone(t *testing.T) {
+	if !inNetns(t) {
+		return
+	}
+	if h, err := Hooks(Link{Index: 4711, Name: "gone"}); err != nil || len(h) > 0 {
+		t.Errorf("%q, %v", h, err)
+	}
+}
+
+func TestRelease(t *testing.T) {
+	for text, want := range map[string]Release{
+		"6.18.44-fc":     {Major: 6, Minor: 18},
+		"6.6":            {Major: 6, Minor: 6},
+		"6.12-rc3":       {Major: 6, Minor: 12},
+		"6.1.0-49-amd64": {Major: 6, Minor: 1},
+	} {
+		want.Text = text
+		if got, err := parseRelease(text); err != nil || got != want {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "6", "six.six", "6.x"} {
+		if got, err := parseRelease(text); err == nil {
+			t.Errorf("%q: %+v, want an error", text, got)
+		}
+	}
+	r := Release{Major: 6, Minor: 6}
+	if !r.AtLeast(6, 6) || !r.AtLeast(5, 19) || r.AtLeast(6, 7) || r.AtLeast(7, 0) {
+		t.Error("AtLeast")
+	}
+	running, err := Version()
+	out, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil || running.Text != strings.TrimSpace(string(out)) {
+		t.Errorf("Version: %+v, %v", running, err)
+	}
+}
+
+func TestHZ(t *testing.T) {
+	hz, err := HZ()
+	if err != nil || !slices.Contains([]uint32{100, 128, 250, 256, 300, 512, 1000, 1024}, hz) {
+		t.Errorf("HZ = %d, %v: no kernel is built so", hz, err)
+	}
+}

@@ -1,0 +1,238 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// EventKind says what kind of thing changed.
+type EventKind int
+
+// The kinds.
+const (
+	EventResync      EventKind = iota // anything may have changed: read everything again
+	EventLink                         // an interface: new, gone, or any property of it
+	EventAddr                         // an address of this host, other than its lifetime
+	EventRoute                        // a route, IPv4 or IPv6
+	EventRule                         // a policy rule
+	EventNeigh                        // a known neighbour has another MAC, failed or is gone
+	EventNexthop                      // a nexthop object
+	EventQdisc                        // a qdisc or traffic class
+	EventFilter                       // a tc filter, chain or block
+	EventNftables                     // the ruleset: one event per transaction
+	EventXDPFeatures                  // what a driver can do for XDP
+	EventNetconf                      // forwarding, rp_filter and their like
+	EventXFRM                         // an IPsec policy
+	eventKinds
+)
+
+var eventNames = [eventKinds]string{"resync", "link", "addr", "route", "rule", "neigh", "nexthop",
+	"qdisc", "filter", "nftables", "xdp-features", "netconf", "xfrm"}
+
+// String returns the kind's word, as counters and logs use it.
+func (k EventKind) String() string {
+	if k < 0 || k >= eventKinds {
+		return fmt.Sprintf("event %d", int(k))
+	}
+	return eventNames[k]
+}
+
+// Event is one change that the kernel announced.
+type Event struct {
+	Kind    EventKind
+	Index   int          // interface; 0 where there is none, or it concerns all
+	Deleted bool         // rather than new or changed
+	Name    string       // Link: its name; Nftables: the program that changed the rules
+	Prefix  netip.Prefix // Addr, Route (destination), Neigh (the neighbour's address)
+	// MAC is, for Neigh, the one the neighbour had until now. A neighbour that the
+	// kernel forgot because nobody used it is Deleted too, so an event whose MAC no
+	// entry uses can be ignored.
+	MAC net.HardwareAddr
+}
+
+// receiveBuffer is what each socket may hold before messages are lost, in bytes. A
+// full feed of 1 million routes loaded at once overruns it, which costs a Resync.
+const receiveBuffer = 8 << 20
+
+// retry is the pause before a socket is opened again or a failed dump repeated.
+const retry = time.Second
+
+// Watch subscribes to everything that can change where a packet goes, and sends
+// what happens from then on: what is read after Watch returned is never older than
+// the first event. A Resync follows whenever messages were lost. The channel is
+// closed when ctx ends, and not before. A reader that is slow loses nothing but
+// detail: the sockets overflow, and a Resync says so.
+//
+// An error means that the kernel lacks what is needed, or the right to listen.
+func Watch(ctx context.Context) (<-chan Event, error) {
+	return watch(ctx, receiveBuffer)
+}
+
+func watch(ctx context.Context, buffer int) (<-chan Event, error) {
+	sources, err := openSources(buffer)
+	if err != nil {
+		return nil, fmt.Errorf("watch: %w", err)
+	}
+	events := make(chan Event)
+	var running sync.WaitGroup
+	for _, s := range sources {
+		running.Go(func() { s.run(ctx, events) })
+	}
+	go func() {
+		running.Wait()
+		close(events)
+	}()
+	return events, nil
+}
+
+// source is one subscribed socket.
+type source struct {
+	family int
+	groups []uint32
+	buffer int
+	conn   *netlink.Conn
+	decode func(netlink.Message) (Event, bool, error) // false: nothing to tell
+	reload func() error                               // read again what decode compares with
+}
+
+func openSources(buffer int) (opened []*source, err error) {
+	defer func() {
+		if err != nil {
+			for _, s := range opened {
+				s.conn.Close()
+			}
+		}
+	}()
+	family, group, err := netdevGroupID()
+	if err != nil {
+		return nil, err
+	}
+	route := &routeDecoder{}
+	for _, s := range []*source{
+		{family: unix.NETLINK_ROUTE, groups: routeGroups, decode: route.decode, reload: route.reload},
+		{family: unix.NETLINK_GENERIC, groups: []uint32{group}, decode: netdevDecoder(family)},
+		{family: unix.NETLINK_NETFILTER, groups: []uint32{unix.NFNLGRP_NFTABLES}, decode: decodeGeneration},
+		{family: unix.NETLINK_XFRM, groups: []uint32{xfrmPolicyGroup}, decode: decodeXFRM},
+	} {
+		s.buffer = buffer
+		err := s.open()
+		if s.family != unix.NETLINK_ROUTE && absent(err) {
+			continue // no nftables or no IPsec in this kernel: nothing to hear
+		}
+		if err != nil {
+			return opened, err
+		}
+		opened = append(opened, s)
+	}
+	return opened, route.reload()
+}
+
+// open makes the socket and subscribes.
+func (s *source) open() error {
+	conn, err := netlink.Dial(s.family, nil)
+	if err != nil {
+		return err
+	}
+	if err := conn.SetReadBuffer(s.buffer); err != nil {
+		conn.Close()
+		return err
+	}
+	for _, g := range s.groups {
+		if err := conn.JoinGroup(g); err != nil {
+			conn.Close()
+			return err
+		}
+	}
+	s.conn = conn
+	return nil
+}
+
+// run sends what the socket says until ctx ends. Whatever goes wrong, it opens a new
+// socket, says Resync and goes on. An overrun (ENOBUFS) is no exception: until the
+// old socket's queue is empty the kernel drops what follows without saying so again
+// (NETLINK_S_CONGESTED in net/netlink/af_netlink.c).
+func (s *source) run(ctx context.Context, events chan<- Event) {
+	for {
+		conn := s.conn
+		stop := context.AfterFunc(ctx, func() { conn.Close() })
+		s.receive(ctx, events)
+		stop()
+		conn.Close()
+		if !s.reopen(ctx) || !s.resync(ctx, events) {
+			return
+		}
+	}
+}
+
+// reopen makes a new socket, however often it must try. It returns false if ctx
+// ended.
+func (s *source) reopen(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		if err := s.open(); err == nil {
+			return true
+		}
+		pause(ctx)
+	}
+	return false
+}
+
+// resync reads again what later messages are compared with, and only then says
+// Resync: a change before the reading is covered by the Resync, one after it by its
+// own message. It returns false if ctx ended.
+func (s *source) resync(ctx context.Context, events chan<- Event) bool {
+	for {
+		var err error
+		if s.reload != nil {
+			err = s.reload()
+		}
+		if !send(ctx, events, Event{Kind: EventResync}) {
+			return false
+		}
+		if err == nil {
+			return true
+		}
+		pause(ctx)
+	}
+}
+
+// receive sends events until the socket fails or ctx ends. A message that cannot be
+// decoded is a change that nobody knows: it counts as lost.
+func (s *source) receive(ctx context.Context, events chan<- Event) {
+	for {
+		for m, err := range s.conn.ReceiveIter() {
+			if err != nil {
+				return
+			}
+			e, tell, err := s.decode(m)
+			switch {
+			case err != nil && !s.resync(ctx, events):
+				return
+			case err == nil && tell && !send(ctx, events, e):
+				return
+			}
+		}
+	}
+}
+
+func send(ctx context.Context, events chan<- Event, e Event) bool {
+	select {
+	case events <- e:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func pause(ctx context.Context) {
+	select {
+	case <-time.After(retry):
+	case <-ctx.Done():
+	}
+}
