@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * abi.h: everything that C and Go both read.
+ *
+ * C is the only source: bpf2go turns these structs and enums into Go types
+ * (internal/dataplane), so constants that Go needs are enum members, never
+ * #defines. ABI_VERSION names the layout of the pinned maps; a daemon that finds
+ * pinned maps of another version does not take them over, it starts afresh.
+ *
+ * Byte order: addresses, ports and MACs are as on the wire. Times are jiffies
+ * (u32, they wrap: compare with before() only). Checksum deltas are ones'
+ * complement sums in wire order, folded to 16 bits (RFC 1624, eqn. 3).
+ */
+#ifndef SHUNT_ABI_H
+#define SHUNT_ABI_H
+
+#include <linux/types.h>
+
+enum abi {
+	ABI_VERSION = 1,
+	WAYS = 2,		/* slots in a bucket */
+	MAX_PORTS = 256,	/* attached interfaces, and rows of counters per stage */
+	SIGHTINGS = 256,	/* sighted packets under way per CPU */
+	SLOT_SIZE = 192,	/* three cache lines; IPv4 hits touch two */
+};
+
+/*
+ * Where a packet left the programs. A packet can be counted once at each stage:
+ * a punt at XDP is seen again at TC ingress, and at TC egress if it is forwarded.
+ */
+enum stage {
+	STAGE_XDP = 0,
+	STAGE_TC_INGRESS = 1,
+	STAGE_TC_EGRESS = 2,
+	STAGES = 3,
+};
+
+/*
+ * Every way out of the programs. The names, in lower case and without REASON_,
+ * are the words of the counters, of the CLI and of `shunt explain`; their meaning
+ * for people is in internal/reason. Order is ABI.
+ */
+enum reason {
+	REASON_HIT = 0,			/* repeated */
+	/* what the packet is: XDP and TC ingress */
+	REASON_PAUSED,			/* `shunt pause` */
+	REASON_NOT_IP,			/* ARP, LLDP, MPLS, ...: the kernel's */
+	REASON_VLAN_TAG,		/* tagged, in the frame or beside it */
+	REASON_NOT_HOST,		/* group MAC, or not for this router's MAC */
+	REASON_IPSEC,			/* came out of an IPsec tunnel */
+	REASON_MALFORMED,		/* truncated, or lengths that contradict each other */
+	REASON_BAD_CHECKSUM,		/* of the IPv4 header */
+	REASON_IP_OPTIONS,
+	REASON_EXTENSION_HEADER,
+	REASON_FRAGMENT,		/* the first one included */
+	REASON_TTL,			/* 1 or 0: the kernel answers with ICMP */
+	REASON_NOT_ECHO,		/* ICMP other than echo */
+	REASON_TCP_SYN,
+	REASON_TCP_NO_ACK,
+	REASON_TCP_CLOSE,		/* plausible FIN or RST: both directions closed */
+	REASON_TCP_IMPLAUSIBLE,		/* blind FIN or RST on an armed connection: dropped */
+	/* what is known of its flow: XDP and TC ingress */
+	REASON_NO_ENTRY,
+	REASON_TABLE_FULL,
+	REASON_BELOW_THRESHOLD,
+	REASON_LEARNING,		/* due, but nothing came out at the egress yet */
+	REASON_LEASE_ENDED,		/* the kernel proves it again */
+	REASON_OLD_GENERATION,		/* something changed since it was learned */
+	REASON_CLOSED,			/* after FIN or RST */
+	REASON_BUSY,			/* the slot is being rewritten this very moment */
+	REASON_MAC_DIFFERS,
+	REASON_DSCP_DIFFERS,
+	REASON_LABEL_DIFFERS,		/* IPv6 flow label */
+	REASON_OVER_MTU,
+	REASON_TC_WAY,			/* XDP only: this flow is repeated at TC ingress */
+	/* what the kernel did to it: TC egress */
+	REASON_LEARNED,
+	REASON_RENEWED,			/* lease renewed with the same rewrite */
+	REASON_CHANGED,			/* lease renewed, but the kernel now does something else */
+	REASON_UNSIGHTED,		/* local traffic, or a packet not due for learning */
+	REASON_REDIRECTED,		/* by the fast path or by another tc program */
+	REASON_LOCAL_SOCKET,		/* skb memory reused by this host's own traffic */
+	REASON_STALE_SIGHTING,		/* over 1 ms old */
+	REASON_OTHER_PACKET,		/* same skb memory, another packet */
+	REASON_PORT_UNKNOWN,		/* came in or goes out by a port that is not fast */
+	REASON_ENCAPSULATED,		/* another protocol comes out than went in */
+	REASON_NO_CONNTRACK,		/* conntrack is in use and calls it INVALID */
+	REASON_CT_UNCONFIRMED,
+	REASON_CT_RELATED,
+	REASON_CT_HELPER,
+	REASON_CT_SEQADJ,
+	REASON_CT_TUPLE_DIFFERS,	/* conntrack would have done something else */
+	REASON_CT_NOT_ESTABLISHED,	/* TCP */
+	REASON_CT_NOT_LIBERAL,		/* TCP: the daemon was asked to set be-liberal */
+	REASON_CT_EXPIRING,		/* less timeout left than a useful lease */
+	REASON_TTL_STEP,		/* TTL was set, or not lowered by one */
+	REASON_HEADER_CHANGED,		/* ECN, DF, flow label or another field was changed */
+	REASON_PAYLOAD_CHANGED,		/* the L4 checksum tells: more than NAT was done */
+	REASON_L4_REWRITTEN,		/* ports of a protocol that shunt does not edit */
+	REASON_TCP_OFF,			/* tcp = "off" */
+	REASON_SLOT_LOST,		/* the slot was given to another flow meanwhile */
+	REASONS,
+};
+
+enum slot_state {
+	SLOT_EMPTY = 0,
+	SLOT_SEEN = 1,			/* counted, not (yet) learned */
+	SLOT_ARMED = 2,			/* may be used while lease and generation are good */
+	SLOT_CLOSED = 3,		/* FIN or RST went by */
+};
+
+enum slot_flag {
+	SLOT_XDP = 1,			/* repeated in XDP; else at TC ingress */
+	SLOT_L4_SUM = 2,		/* l4_delta goes into a checksum at l4_sum */
+	SLOT_LIBERAL = 4,		/* conntrack's window check is off: judge RST and FIN here */
+	SLOT_NAT = 8,			/* addresses or ports differ */
+	SLOT_CT = 16,			/* conntrack knows the flow */
+	SLOT_PAIRED = 32,		/* new addresses, ports and oif are known: so is the reverse key */
+};
+
+enum port_flag {
+	PORT_FAST = 1,			/* the programs may learn and repeat on it */
+	PORT_XDP_RX = 2,		/* the XDP program is attached */
+	PORT_XDP_TX = 4,		/* takes redirected frames, no queueing policy */
+};
+
+/* A flow as it looks on the wire where it comes in. For IPv6 saddr and daddr are
+ * the last words of the addresses; the first three are in flow_words. */
+struct flow_key {
+	__u32 port;			/* ifindex */
+	__u32 saddr, daddr;
+	__u16 sport, dport;		/* ICMP: id, and type in dport; GRE key, ESP SPI: both */
+	__u8 proto;
+	__u8 family;			/* 4 or 6 */
+	__u16 zero;
+};
+
+struct flow_words {
+	__u32 saddr[3], daddr[3];
+};
+
+/*
+ * One flow. `seq` is odd while a writer is in: a reader copies what it needs and
+ * looks at seq again before it writes the first packet byte. packets, bytes, tcp_*,
+ * count and seen are written without it (single fields, each right by itself).
+ */
+struct slot {
+	/* line 0: whose it is, and whether it may be used */
+	__u32 seq;
+	__u32 gen;			/* generation of the sighting it was learned from */
+	__u32 lease;			/* jiffies at which it ends */
+	__u8 state;			/* enum slot_state */
+	__u8 flags;			/* enum slot_flag */
+	__u8 dscp_in;			/* TOS or traffic class without ECN, as it comes in */
+	__u8 dscp_out;
+	struct flow_key key;		/* 20 bytes */
+	__u8 dmac_in[6], smac_in[6];
+	__u32 label_in;			/* IPv6 flow label, wire order; IPv4: 0 */
+	__u16 mtu;			/* largest IP packet for the egress and its route */
+	__u8 why;			/* last reason at TC ingress or egress, for explain */
+	__u8 tcp_scale;			/* scale of tcp_wnd */
+	__u32 count;			/* sighted packets without an idle second between them */
+	__u32 seen;			/* jiffies of the last one */
+	/* line 1: what to make of it */
+	__u8 dmac_out[6], smac_out[6];
+	__u32 saddr, daddr;		/* new ones, last words for IPv6 */
+	__u16 sport, dport;		/* new ones */
+	__u16 l3_delta;			/* IPv4 header checksum: addresses, DSCP and TTL */
+	__u16 l4_delta;			/* L4 checksum: addresses (if covered) and ports */
+	__u32 oif;			/* ifindex, for TC */
+	__u16 tx;			/* devmap index, for XDP */
+	__u16 tcp_wnd;			/* window field last seen */
+	__u32 tcp_seq, tcp_ack;		/* last seen */
+	__u32 mark;			/* of the skb, for TC */
+	__u64 packets, bytes;		/* repeated; bytes of IP */
+	/* line 2: IPv6 words, and what only the slow path reads */
+	struct flow_words in6, out6;
+	__u32 priority;			/* of the skb, for TC */
+	__u32 born;			/* jiffies when it was first armed */
+	__u32 asked;			/* jiffies when the daemon was last asked for be-liberal */
+	__u32 renewals;			/* leases proved again */
+};
+
+struct bucket {
+	struct slot way[WAYS];
+};
+
+/* One sighted packet, per CPU, found again at TC egress by its skb pointer. */
+struct sighting {
+	__u64 skb;			/* 0: none */
+	__u64 time;			/* ns, monotonic */
+	struct flow_key key;
+	struct flow_words in6;
+	__u32 bucket;			/* where its slot is */
+	__u32 way;
+	__u32 gen;
+	__u32 label;
+	__u32 len;			/* skb length */
+	__u16 id;			/* IPv4 */
+	__u16 frag;			/* IPv4 flags and offset */
+	__u16 l4_sum;			/* checksum field of L4 */
+	__u16 sport, dport;		/* first four bytes of L4 */
+	__u8 tos, ttl;
+	__u8 partial;			/* CHECKSUM_PARTIAL: the field is a pseudo header's sum */
+	__u8 gso;
+	__u8 dmac[6], smac[6];
+	__u8 pad[2];
+};
+
+struct port {
+	__u32 flags;			/* enum port_flag */
+	__u32 tx;			/* index into devmap and counters */
+};
+
+/* Written by the daemon, read by every packet. One global, mapped into both. */
+struct control {
+	__u32 abi;
+	__u32 paused;
+	__u32 gen;			/* entries of another generation are not used */
+	__u32 threshold;		/* sighted packets before a flow is learned */
+	__u32 idle;			/* jiffies without a packet that end the counting */
+	__u32 lease;			/* jiffies, with the daemon dead */
+	__u32 lease_live;		/* jiffies, while it beats */
+	__u32 beat;			/* jiffies of its last heartbeat */
+	__u32 beat_max;			/* jiffies after which it counts as dead */
+	__u32 bucket_mask;
+	__u32 tcp_off;
+	__u32 hz;
+	__u32 secret[12];		/* keys of the flow hash, random per start from nothing */
+};
+
+/* Counters per CPU: row = stage * MAX_PORTS + (ifindex % MAX_PORTS). */
+struct tally {
+	__u64 packets[REASONS];
+	__u64 partial;			/* TC ingress: partial checksums, so the peer is no wire */
+};
+
+/* What became of redirected frames, per CPU and devmap index, from the kernel's tracepoints. */
+struct transmit {
+	__u64 sent;
+	__u64 drops;			/* the driver's queue was full */
+	__u64 errors;			/* the driver refused: no NAPI, no XDP, link down */
+};
+
+enum event_kind {
+	EVENT_LIBERAL = 1,		/* set be-liberal on this connection, please */
+};
+
+/* BPF to daemon, by ring buffer: a connection by its original tuple. */
+struct event {
+	__u32 kind;			/* enum event_kind */
+	__u8 family, proto;
+	__u16 zone;
+	__u16 sport, dport;
+	__u32 pad;
+	__u32 saddr[4], daddr[4];	/* IPv4: the first word */
+};
+
+_Static_assert(sizeof(struct flow_key) == 20, "flow_key");
+_Static_assert(sizeof(struct slot) == SLOT_SIZE, "slot");
+_Static_assert(__builtin_offsetof(struct slot, dmac_out) == 64, "line 1");
+_Static_assert(__builtin_offsetof(struct slot, in6) == 128, "line 2");
+
+#endif

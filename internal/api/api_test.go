@@ -1,0 +1,241 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
+)
+
+var compareAddrs = cmpopts.EquateComparable(netip.AddrPort{})
+
+// fakeBackend answers with what it holds, and notes what it was asked.
+type fakeBackend struct {
+	status  Status
+	flows   []Flow
+	err     error
+	filter  FlowFilter
+	query   FlowQuery
+	paused  []bool
+	stopped int
+}
+
+func (b *fakeBackend) Status() (Status, error) { return b.status, b.err }
+func (b *fakeBackend) Ports() ([]Port, error)  { return nil, b.err }
+func (b *fakeBackend) Doctor() ([]Check, error) {
+	return []Check{{Name: "kernel", Level: LevelOK}}, b.err
+}
+func (b *fakeBackend) Flows(f FlowFilter) ([]Flow, error) {
+	b.filter = f
+	return f.Select(b.flows), b.err
+}
+func (b *fakeBackend) Explain(q FlowQuery) ([]Explanation, error) {
+	b.query = q
+	return []Explanation{{Reason: "no_entry"}}, b.err
+}
+func (b *fakeBackend) Pause(on bool) error { b.paused = append(b.paused, on); return b.err }
+func (b *fakeBackend) Stop() error         { b.stopped++; return b.err }
+
+// start serves b on a real socket for the length of the test.
+func start(t *testing.T, b Backend) (client *Client, socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "api.sock")
+	l, err := Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- NewServer(b).Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return NewClient(socket), socket
+}
+
+func TestExchange(t *testing.T) {
+	b := &fakeBackend{
+		status: Status{Version: "1", Started: time.Unix(1e9, 0).UTC(), Counters: map[string]map[string]uint64{StageXDP: {"hit": 1 << 63}}},
+		flows: []Flow{
+			{Proto: "tcp", State: FlowArmed, Packets: 1, Source: netip.MustParseAddrPort("192.0.2.7:4000")},
+			{Proto: "udp", State: FlowArmed, Packets: 3, Source: netip.MustParseAddrPort("[2001:db8::1]:4")},
+			{Proto: "udp", State: FlowSeen, Packets: 2},
+		},
+	}
+	c, _ := start(t, b)
+	ctx := t.Context()
+
+	status, err := c.Status(ctx)
+	if diff := cmp.Diff(b.status, status); err != nil || diff != "" {
+		t.Errorf("status: %v\n%s", err, diff)
+	}
+	want := FlowFilter{Limit: 1, Sort: SortPackets, State: FlowArmed}
+	flows, err := c.Flows(ctx, want)
+	if diff := cmp.Diff([]Flow{b.flows[1]}, flows, compareAddrs); err != nil || diff != "" || b.filter != want {
+		t.Errorf("flows: %v, filter %+v\n%s", err, b.filter, diff)
+	}
+	if ports, err := c.Ports(ctx); err != nil || ports == nil {
+		t.Errorf("ports: %v, %v; want an empty list", ports, err)
+	}
+	query, _ := ParseFlow("192.0.2.7:4000 198.51.100.9:443/tcp")
+	if ex, err := c.Explain(ctx, query); err != nil || len(ex) != 1 || b.query != query {
+		t.Errorf("explain: %v, %v, query %v", ex, err, b.query)
+	}
+	if checks, err := c.Doctor(ctx); err != nil || len(checks) != 1 {
+		t.Errorf("doctor: %v, %v", checks, err)
+	}
+	if err := errors.Join(c.Pause(ctx), c.Resume(ctx), c.Stop(ctx)); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]bool{true, false}, b.paused); diff != "" || b.stopped != 1 {
+		t.Errorf("stopped %d times, paused:\n%s", b.stopped, diff)
+	}
+}
+
+func TestBackendErrorIsTold(t *testing.T) {
+	c, _ := start(t, &fakeBackend{err: errors.New("the table is gone;\nrun again")})
+	for name, err := range map[string]error{"pause": c.Pause(t.Context()), "stop": c.Stop(t.Context())} {
+		if err == nil || err.Error() != "the table is gone; run again" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestBadRequests(t *testing.T) {
+	c, _ := start(t, &fakeBackend{})
+	for path, want := range map[string]int{
+		"/v1/flows?limit=-1":   http.StatusBadRequest,
+		"/v1/flows?limit=x":    http.StatusBadRequest,
+		"/v1/flows?sort=name":  http.StatusBadRequest,
+		"/v1/flows?state=dead": http.StatusBadRequest,
+		"/v1/flows?order=age":  http.StatusBadRequest,
+		"/v1/explain":          http.StatusBadRequest,
+		"/v1/explain?flow=x":   http.StatusBadRequest,
+		"/v1/pause":            http.StatusMethodNotAllowed,
+		"/v1/nothing":          http.StatusNotFound,
+		"/v1/flows?limit=0":    http.StatusOK,
+	} {
+		response, err := c.http.Get("http://shunt" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != want {
+			t.Errorf("%s: %s, want %d", path, response.Status, want)
+		}
+	}
+	if _, err := c.Flows(t.Context(), FlowFilter{Sort: "name"}); err == nil || !strings.Contains(err.Error(), "allowed are packets, bytes, age") {
+		t.Errorf("got %v, want what is allowed", err)
+	}
+}
+
+func TestNoDaemon(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "api.sock")
+	want := `no daemon answers at ` + socket + `; start one with "shunt run --port IF"`
+	if _, err := NewClient(socket).Status(t.Context()); !errors.Is(err, ErrNoDaemon) || err.Error() != want {
+		t.Errorf("no socket: %v", err)
+	}
+	stale(t, socket)
+	if _, err := NewClient(socket).Status(t.Context()); !errors.Is(err, ErrNoDaemon) || err.Error() != want {
+		t.Errorf("stale socket: %v", err)
+	}
+	l, err := Listen(socket)
+	if err != nil {
+		t.Fatalf("a stale socket is not replaced: %v", err)
+	}
+	l.Close()
+}
+
+// stale leaves a socket at which nobody listens, as a killed daemon does.
+func stale(t *testing.T, socket string) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+}
+
+func TestSocketMode(t *testing.T) {
+	_, socket := start(t, &fakeBackend{})
+	info, err := os.Stat(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := info.Mode().Perm(); got != 0o600 {
+		t.Errorf("mode %o, want 600", got)
+	}
+}
+
+// Credentials count, even where the socket's mode was opened to all.
+func TestForeignUserIsRefused(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	_, socket := start(t, &fakeBackend{})
+	dir := filepath.Dir(socket)
+	if err := errors.Join(os.Chmod(socket, 0o666), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := dialAs(socket, 65534)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(5 * time.Second))
+	conn.Write([]byte("GET /v1/status HTTP/1.0\r\n\r\n"))
+	if n, _ := conn.Read(make([]byte, 1)); n != 0 {
+		t.Error("another user was answered")
+	}
+}
+
+// dialAs connects with another effective user. The raw system call changes one thread
+// only, and the thread ends with its goroutine.
+func dialAs(socket string, uid int) (conn net.Conn, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		keep := ^uintptr(0)
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep); errno != 0 {
+			err = errno
+			return
+		}
+		conn, err = net.Dial("unix", socket)
+	}()
+	<-done
+	return conn, err
+}
+
+func TestManyFlows(t *testing.T) {
+	c, _ := start(t, &fakeBackend{flows: make([]Flow, 20000)})
+	if flows, err := c.Flows(t.Context(), FlowFilter{}); err != nil || len(flows) != 20000 {
+		t.Errorf("%d flows, %v", len(flows), err)
+	}
+}
+
+func TestServeToldOfBrokenListener(t *testing.T) {
+	l, err := Listen(filepath.Join(t.TempDir(), "api.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	if err := NewServer(&fakeBackend{}).Serve(t.Context(), l); err == nil {
+		t.Error("a broken listener is not told")
+	}
+}

@@ -1,0 +1,128 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// ErrNoDaemon is what a Client's error wraps when nobody listens at the socket.
+var ErrNoDaemon = errors.New("no daemon answers")
+
+// Client asks a daemon. Its methods return errors of one line that name the socket and
+// the fix, or the daemon's own words.
+type Client struct {
+	socket string
+	http   http.Client
+}
+
+// NewClient makes a client of the daemon at a socket, without connecting to it.
+func NewClient(socket string) *Client {
+	var dialer net.Dialer
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dialer.DialContext(ctx, "unix", socket)
+	}
+	return &Client{socket, http.Client{Transport: &http.Transport{DialContext: dial}, Timeout: time.Minute}}
+}
+
+// Status asks for the daemon at a glance.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	return get[Status](ctx, c, "status", nil)
+}
+
+// Ports asks for all ports.
+func (c *Client) Ports(ctx context.Context) ([]Port, error) { return get[[]Port](ctx, c, "ports", nil) }
+
+// Flows asks for the flows that a filter chooses.
+func (c *Client) Flows(ctx context.Context, f FlowFilter) ([]Flow, error) {
+	return get[[]Flow](ctx, c, "flows", f.Values())
+}
+
+// Explain asks why a conversation is fast or is not.
+func (c *Client) Explain(ctx context.Context, q FlowQuery) ([]Explanation, error) {
+	return get[[]Explanation](ctx, c, "explain", q.Values())
+}
+
+// Doctor asks for the findings about the machine and the daemon's ports.
+func (c *Client) Doctor(ctx context.Context) ([]Check, error) {
+	return get[[]Check](ctx, c, "doctor", nil)
+}
+
+// Pause sends everything to the kernel until Resume.
+func (c *Client) Pause(ctx context.Context) error { return c.post(ctx, "pause") }
+
+// Resume ends a pause.
+func (c *Client) Resume(ctx context.Context) error { return c.post(ctx, "resume") }
+
+// Stop tells the daemon to end and take everything with it. It returns before that is
+// done; the daemon's lock tells when.
+func (c *Client) Stop(ctx context.Context) error { return c.post(ctx, "stop") }
+
+func (c *Client) post(ctx context.Context, name string) error {
+	_, err := ask[struct{}](ctx, c, http.MethodPost, name, nil)
+	return err
+}
+
+func get[T any](ctx context.Context, c *Client, name string, values url.Values) (T, error) {
+	return ask[T](ctx, c, http.MethodGet, name, values)
+}
+
+// ask is one exchange. The host's name in the URL is not used by anybody.
+func ask[T any](ctx context.Context, c *Client, method, name string, values url.Values) (answer T, err error) {
+	address := url.URL{Scheme: "http", Host: "shunt", Path: "/v1/" + name, RawQuery: values.Encode()}
+	request, err := http.NewRequestWithContext(ctx, method, address.String(), nil)
+	if err != nil {
+		return answer, err
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return answer, c.explain(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return answer, c.failure(response)
+	}
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
+		return answer, fmt.Errorf("%s: the answer cannot be read, is the daemon of another version? (%v)", c.socket, err)
+	}
+	return answer, nil
+}
+
+// explain says what a failed exchange means to the operator.
+func (c *Client) explain(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf(`%w at %s; start one with "shunt run --port IF"`, ErrNoDaemon, c.socket)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s: permission denied; be root, or the user the daemon runs as", c.socket)
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return fmt.Errorf("%s: the daemon hung up; be root, or the user the daemon runs as", c.socket)
+	case errors.Is(err, context.Canceled):
+		return errors.New("interrupted")
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%s: no answer in time; see the daemon's log", c.socket)
+	}
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		err = wrapped.Err
+	}
+	return fmt.Errorf("%s: %w", c.socket, err)
+}
+
+func (c *Client) failure(response *http.Response) error {
+	var f failure
+	body, _ := io.ReadAll(io.LimitReader(response.Body, 64<<10))
+	if json.Unmarshal(body, &f) != nil || f.Error == "" {
+		return fmt.Errorf("%s: the daemon answers %q; is it of another version?", c.socket, response.Status)
+	}
+	return errors.New(strings.Join(strings.Fields(f.Error), " "))
+}

@@ -1,0 +1,175 @@
+// Package api is what the daemon says to everybody else: HTTP and JSON over a
+// unix socket, with one file for the words (types.go), one for each end.
+//
+// The daemon implements Backend and hands it to a Server; the command line, and
+// any program that speaks HTTP, asks through a Client. The field names below are
+// documented and stable: a field may be added, none is renamed or given another
+// meaning. Times are RFC 3339, durations are seconds, sizes are bytes, and a reason
+// is always a word that package reason explains.
+//
+// Limits: one answer is one JSON document, flows included, held in memory while it is
+// written (about 600 bytes a flow); there are no subscriptions.
+package api
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Stages at which a packet can be counted, as in Status.Counters.
+const (
+	StageXDP       = "xdp"
+	StageTCIngress = "tc-ingress"
+	StageTCEgress  = "tc-egress"
+)
+
+// What a port is to the fast path, as in Port.State.
+const (
+	PortXDPAndTC = "xdp+tc"  // programs at XDP, TC ingress and TC egress
+	PortTC       = "tc"      // programs at TC ingress and TC egress
+	PortRefused  = "refused" // no programs, for Port.Reason; the kernel forwards as before
+	PortAbsent   = "absent"  // configured by name, but no such interface is there now
+)
+
+// States of a flow, as in Flow.State.
+const (
+	FlowSeen    = "seen"    // counted, not learned
+	FlowArmed   = "armed"   // repeated
+	FlowExpired = "expired" // learned, lease ended: the kernel is proving it again
+	FlowOld     = "old"     // learned before the last change the kernel announced
+	FlowClosed  = "closed"  // FIN or RST went by
+)
+
+// Where a flow is repeated, as in Flow.Way.
+const (
+	WayXDP = "xdp"
+	WayTC  = "tc"
+)
+
+// Levels of a Check.
+const (
+	LevelOK   = "ok"
+	LevelWarn = "warn" // works, but slower or with less than it could
+	LevelFail = "fail" // does not work until it is mended
+)
+
+// Status is the daemon at a glance: GET /v1/status.
+type Status struct {
+	Version          string                       `json:"version"`            // of the daemon's program
+	ABI              int                          `json:"abi"`                // layout of the pinned maps
+	PID              int                          `json:"pid"`                // of the daemon
+	Started          time.Time                    `json:"started"`            // when this daemon began
+	Paused           bool                         `json:"paused"`             // everything goes to the kernel
+	Kernel           string                       `json:"kernel"`             // release, as uname -r
+	Generation       uint32                       `json:"generation"`         // entries of another one are not used
+	Flows            FlowCount                    `json:"flows"`              // how full the table is
+	LeaseSeconds     float64                      `json:"lease_seconds"`      // with the daemon dead
+	LeaseLiveSeconds float64                      `json:"lease_live_seconds"` // while it lives
+	Threshold        uint32                       `json:"threshold"`          // packets before a flow is learned
+	Hits             uint64                       `json:"hits"`               // packets repeated, at XDP or TC ingress
+	Punts            uint64                       `json:"punts"`              // packets given to the kernel, counted at TC ingress
+	Counters         map[string]map[string]uint64 `json:"counters"`           // stage, then reason; zero ones left out
+	Events           map[string]uint64            `json:"events"`             // changes the kernel announced, by kind
+}
+
+// FlowCount is the flow table's occupation, in slots.
+type FlowCount struct {
+	Slots  int `json:"slots"`  // there are
+	Armed  int `json:"armed"`  // learned, including those whose lease has ended
+	Seen   int `json:"seen"`   // counted, not learned
+	Closed int `json:"closed"` // after FIN or RST
+}
+
+// Port is an interface that was named on the command line or in the configuration:
+// GET /v1/ports.
+type Port struct {
+	Name        string `json:"name"`
+	Index       int    `json:"index"`            // ifindex; 0 while absent
+	State       string `json:"state"`            // PortXDPAndTC, PortTC, PortRefused or PortAbsent
+	Reason      string `json:"reason,omitempty"` // why it is refused, or has no XDP; plain words
+	Remedy      string `json:"remedy,omitempty"` // what the operator can do about it
+	Driver      string `json:"driver"`
+	MTU         int    `json:"mtu"`
+	Qdisc       string `json:"qdisc"`        // at the root
+	XDPReceive  bool   `json:"xdp_receive"`  // the XDP program is attached
+	XDPTransmit bool   `json:"xdp_transmit"` // takes redirected frames, no queueing policy
+	Hits        uint64 `json:"hits"`         // packets that came in here and were repeated
+	Punts       uint64 `json:"punts"`        // packets that came in here and went to the kernel
+	Sent        uint64 `json:"sent"`         // redirected frames that left here
+	Drops       uint64 `json:"drops"`        // redirected frames lost: the driver's queue was full
+	Errors      uint64 `json:"errors"`       // redirected frames lost: the driver refused them
+}
+
+// Flow is one direction of a conversation, as it looks on the wire where it comes in:
+// GET /v1/flows.
+//
+// For ICMP and ICMPv6 echo both ports of Source and Destination hold the echo id. For
+// protocols without ports both are 0.
+type Flow struct {
+	Port        string         `json:"port"`        // it comes in here
+	Family      int            `json:"family"`      // 4 or 6
+	Proto       string         `json:"proto"`       // as ProtoName writes it: "tcp", "udp", "icmp", "47"
+	Source      netip.AddrPort `json:"source"`      // as it comes in
+	Destination netip.AddrPort `json:"destination"` // as it comes in
+	ICMPType    *uint8         `json:"icmp_type,omitempty"`
+	Key         uint32         `json:"key,omitempty"` // GRE key or ESP SPI
+
+	State      string   `json:"state"`                // FlowSeen, FlowArmed, FlowExpired, FlowOld or FlowClosed
+	Way        string   `json:"way,omitempty"`        // WayXDP or WayTC, once learned
+	Why        string   `json:"why"`                  // reason word of the last packet the kernel had
+	Out        string   `json:"out,omitempty"`        // port it goes out by, once learned
+	Rewrite    *Rewrite `json:"rewrite,omitempty"`    // only when addresses or ports change
+	SourceMAC  string   `json:"source_mac,omitempty"` // as it goes out
+	DestMAC    string   `json:"dest_mac,omitempty"`   // as it goes out
+	DSCPIn     int      `json:"dscp_in"`              // 0 to 63
+	DSCPOut    int      `json:"dscp_out"`             // 0 to 63
+	MTU        int      `json:"mtu,omitempty"`        // largest IP packet repeated
+	Generation uint32   `json:"generation"`           // it was learned in
+	Conntrack  bool     `json:"conntrack"`            // conntrack knows it
+	Renewals   uint32   `json:"renewals"`             // leases proved again by the kernel
+	Age        float64  `json:"age_seconds"`          // since it was first armed; 0 if never
+	Idle       float64  `json:"idle_seconds"`         // since its last packet through the kernel
+	LeaseLeft  float64  `json:"lease_left_seconds"`   // 0 once ended
+	Packets    uint64   `json:"packets"`              // repeated
+	Bytes      uint64   `json:"bytes"`                // repeated, of IP
+	Sighted    uint32   `json:"sighted"`              // packets seen through the kernel since the last idle second
+}
+
+// Rewrite is what NAT makes of a flow's addresses and ports.
+type Rewrite struct {
+	Source      netip.AddrPort `json:"source"`
+	Destination netip.AddrPort `json:"destination"`
+}
+
+// Explanation says why a flow is or is not repeated, in one direction: GET /v1/explain.
+type Explanation struct {
+	Flow   *Flow  `json:"flow,omitempty"` // nil: no packet of it was seen
+	Fast   bool   `json:"fast"`           // its next ordinary packet will be repeated
+	Reason string `json:"reason"`         // word
+	Words  string `json:"words"`          // what the word means
+	Rule   string `json:"rule"`           // which rule of the design stands behind it
+	Remedy string `json:"remedy"`         // what the operator can do; empty if nothing need be done
+}
+
+// Check is one finding of the doctor: GET /v1/doctor.
+type Check struct {
+	Name    string `json:"name"`             // what was looked at, e.g. "kernel" or "port eth0"
+	Level   string `json:"level"`            // LevelOK, LevelWarn or LevelFail
+	Finding string `json:"finding"`          // one line
+	Remedy  string `json:"remedy,omitempty"` // one line; empty when ok
+}
+
+// Orders of flows, as in FlowFilter.Sort. All of them put the largest first.
+const (
+	SortPackets = "packets"
+	SortBytes   = "bytes"
+	SortAge     = "age"
+)
+
+// FlowFilter chooses flows: the query of GET /v1/flows.
+type FlowFilter struct {
+	Limit int    // 0: all
+	Sort  string // SortPackets, SortBytes, SortAge; "": no particular order
+	State string // one of the flow states; "": all
+	Port  string // name of the port it comes in by; "": all
+}
