@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * csum.h: incremental Internet checksums (RFC 1071, RFC 1624 eqn. 3).
+ *
+ * A delta is the ones' complement sum of all (~old + new) 16-bit words that a
+ * checksum covers. It depends on the flow alone, so it is computed when the flow is
+ * learned and costs one addition per packet. No kernel types: native fuzzing
+ * compiles this file too.
+ */
+#ifndef SHUNT_CSUM_H
+#define SHUNT_CSUM_H
+
+static __always_inline __u16 csum_fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+/* Contribution of one 32-bit word that changes from `old` to `new`. */
+static __always_inline __u64 csum_diff32(__u32 old, __u32 new)
+{
+	return (__u64)(__u32)~old + new;
+}
+
+static __always_inline __u64 csum_diff16(__u16 old, __u16 new)
+{
+	return (__u64)(__u16)~old + new;
+}
+
+/* RFC 1624 eqn. 3: HC' = ~(~HC + delta). */
+static __always_inline __u16 csum_update(__u16 check, __u16 delta)
+{
+	__u32 sum = (__u16)~check + (__u32)delta;
+
+	return ~(__u16)(sum + (sum >> 16));
+}
+
+#endif

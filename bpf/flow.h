@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * flow.h: the flow table. Find a slot, judge whether it may be used now, claim one
+ * for a new flow, close a connection.
+ *
+ * Placing: NH, the universal hash of UMAC (RFC 4418 5.2.2), keyed by a secret per
+ * start, gives each key two buckets of two slots. A key without room among its four
+ * slots is slow, never wrong. Nothing in use is evicted: only slots whose flow has
+ * been idle for `idle` and whose lease is over.
+ *
+ * Readers and writers meet on different CPUs. `seq` is odd while a writer is in;
+ * a reader takes it before it looks and compares after it copied (flow_torn). On
+ * x86 loads and stores keep their order; elsewhere the fences below are atomics.
+ */
+#ifndef SHUNT_FLOW_H
+#define SHUNT_FLOW_H
+
+#include "maps.h"
+#include "frame.h"
+#include "csum.h"
+
+#define OUR(x) (*(volatile typeof(x) *)&(x))
+
+/* A fetching atomic is a full barrier in the BPF memory model. */
+#if defined(__TARGET_ARCH_x86) || !defined(__bpf__)
+static __always_inline void read_fence(void) { asm volatile("" ::: "memory"); }
+#else
+static __always_inline void read_fence(void)
+{
+	__u64 here = 0;
+
+	__sync_fetch_and_add(&here, 1);
+	asm volatile("" ::: "memory");
+}
+#endif
+
+static __always_inline __u32 now_jiffies(void) { return bpf_jiffies64(); }
+static __always_inline int before(__u32 a, __u32 b) { return (__s32)(a - b) < 0; }
+
+struct place {
+	__u32 bucket, way;
+	__u32 seq;		/* as read before the key was compared */
+};
+
+/* NH: sum of products of keyed 32-bit words. */
+static __always_inline __u64 nh(__u32 a, __u32 b, int i)
+{
+	return (__u64)(__u32)(a + ctl.secret[i]) * (__u32)(b + ctl.secret[i + 1]);
+}
+
+static __always_inline __u64 flow_hash(const struct flow_key *k, const struct flow_words *w)
+{
+	__u64 h;
+
+	h = nh(k->saddr, k->daddr, 0);
+	h += nh(k->sport | (__u32)k->dport << 16, k->port << 8 | k->proto, 2);
+	if (k->family == 6) {
+		h += nh(w->saddr[0], w->saddr[1], 4);
+		h += nh(w->saddr[2], w->daddr[0], 6);
+		h += nh(w->daddr[1], w->daddr[2], 8);
+	}
+	/* NH is universal over all its 64 bits, not over some: mix before truncating */
+	h ^= h >> 32;
+	h *= 0x9e3779b97f4a7c15ull ^ (__u64)ctl.secret[10] << 1;
+	return h;
+}
+
+/* Either of the two choices. */
+static __always_inline __u32 flow_bucket(__u64 h, int choice)
+{
+	if (choice)
+		h = (h ^ h >> 29) * (0xbf58476d1ce4e5b9ull ^ (__u64)ctl.secret[11] << 1);
+	return h >> 32 & ctl.bucket_mask;
+}
+
+static __always_inline int same_flow(const struct slot *s, const struct flow_key *k,
+				     const struct flow_words *w)
+{
+	const __u64 *a = (const void *)&s->key, *b = (const void *)k;
+
+	if (a[0] != b[0] || a[1] != b[1] || ((__u32 *)a)[4] != ((__u32 *)b)[4])
+		return 0;
+	if (k->family == 6) {
+		const __u64 *x = (const void *)&s->in6, *y = (const void *)w;
+
+		return x[0] == y[0] && x[1] == y[1] && x[2] == y[2];
+	}
+	return 1;
+}
+
+static __always_inline struct slot *flow_look(__u32 bucket, const struct flow_key *k,
+					      const struct flow_words *w, struct place *at)
+{
+	struct bucket *b = bpf_map_lookup_elem(&flows, &bucket);
+	struct slot *s;
+
+	if (!b)
+		return 0;
+	for (int way = 0; way < WAYS; way++) {
+		s = &b->way[way];
+		at->seq = OUR(s->seq);
+		read_fence();
+		if (same_flow(s, k, w) && s->state != SLOT_EMPTY) {
+			at->bucket = bucket;
+			at->way = way;
+			return s;
+		}
+	}
+	return 0;
+}
+
+static __always_inline struct slot *flow_find(const struct flow_key *k, const struct flow_words *w,
+					      struct place *at)
+{
+	__u64 h = flow_hash(k, w);
+	struct slot *s = flow_look(flow_bucket(h, 0), k, w, at);
+
+	return s ? s : flow_look(flow_bucket(h, 1), k, w, at);
+}
+
+/* Was the slot rewritten since flow_find() read its seq? */
+static __always_inline int flow_torn(const struct slot *s, const struct place *at)
+{
+	read_fence();
+	return at->seq & 1 || OUR(s->seq) != at->seq;
+}
+
+/* The writer's side. Whoever does not get in gives up: someone else is at it. */
+static __always_inline int flow_lock(struct slot *s, __u32 seq)
+{
+	return !(seq & 1) && __sync_val_compare_and_swap(&s->seq, seq, seq + 1) == seq;
+}
+
+static __always_inline void flow_unlock(struct slot *s)
+{
+	__sync_fetch_and_add(&s->seq, 1);
+}
+
+static __always_inline int flow_free(const struct slot *s, __u32 now)
+{
+	if (s->state == SLOT_EMPTY)
+		return 1;
+	return before(s->seen + ctl.idle, now) && (s->state == SLOT_SEEN || before(s->lease, now));
+}
+
+static __always_inline void slot_init(struct slot *s, const struct flow_key *k,
+				      const struct flow_words *w, __u32 now)
+{
+	s->state = SLOT_SEEN;
+	s->flags = 0;
+	s->why = REASON_BELOW_THRESHOLD;
+	s->key = *k;
+	if (k->family == 6)
+		s->in6 = *w;
+	s->tcp_wnd = 0;
+	s->count = 0;
+	s->seen = now;
+	s->lease = now;
+	s->asked = now - ctl.hz;
+}
+
+/* A free slot, now owned by the key and counted from zero. The emptier of the two
+ * buckets gets it: with both choices open the table fills to the brim evenly. */
+static __always_inline struct slot *flow_claim(const struct flow_key *k, const struct flow_words *w,
+					       struct place *at)
+{
+	__u32 now = now_jiffies(), free = 0;
+	__u64 h = flow_hash(k, w);
+	struct slot *best = 0;
+
+	for (int choice = 0; choice < 2; choice++) {
+		__u32 bucket = flow_bucket(h, choice), n = 0;
+		struct bucket *b = bpf_map_lookup_elem(&flows, &bucket);
+		struct slot *s = 0;
+
+		if (!b)
+			return 0;
+		for (int way = WAYS - 1; way >= 0; way--) {
+			if (!flow_free(&b->way[way], now))
+				continue;
+			n++;
+			s = &b->way[way];
+			if (n > free)
+				at->way = way;
+		}
+		if (n > free) {
+			free = n;
+			best = s;
+			at->bucket = bucket;
+		}
+		if (free == WAYS)
+			break;
+	}
+	if (!best)
+		return 0;
+	at->seq = OUR(best->seq);
+	if (!flow_lock(best, at->seq))
+		return 0;
+	if (!flow_free(best, now)) {
+		flow_unlock(best);
+		return 0;
+	}
+	slot_init(best, k, w, now);
+	flow_unlock(best);
+	at->seq += 2;
+	return best;
+}
+
+/* Why an armed entry must not be used for this packet now; HIT: it may. */
+static __always_inline enum reason flow_check(const struct slot *s, const struct frame *f)
+{
+	const __u32 *mac = (const void *)f->eth, *in = (const void *)s->dmac_in;
+
+	if (s->state != SLOT_ARMED) {
+		if (s->state == SLOT_CLOSED)
+			return REASON_CLOSED;
+		return s->count < ctl.threshold ? REASON_BELOW_THRESHOLD : REASON_LEARNING;
+	}
+	if (s->gen != ctl.gen)
+		return REASON_OLD_GENERATION;
+	if (!before(now_jiffies(), s->lease))
+		return REASON_LEASE_ENDED;
+	if (mac[0] != in[0] || mac[1] != in[1] || mac[2] != in[2])
+		return REASON_MAC_DIFFERS;
+	if ((f->tos & 0xfc) != s->dscp_in)
+		return REASON_DSCP_DIFFERS;
+	if (f->label != s->label_in)
+		return REASON_LABEL_DIFFERS;
+	return REASON_HIT;
+}
+
+/* One hit. Plain additions: a flow stays on one CPU (RSS); where it does not, figures
+ * of the flow may fall short, those by reason never. */
+static __always_inline void flow_count(struct slot *s, const struct frame *f, __u32 packets, __u32 bytes)
+{
+	s->packets += packets;
+	s->bytes += bytes;
+	if (f->key.proto == IPPROTO_TCP) {
+		s->tcp_seq = f->tcp_seq;
+		s->tcp_ack = f->tcp_ack;
+		s->tcp_wnd = f->tcp_wnd;
+	}
+}
+
+/* The wire key of the other direction. */
+static __always_inline void reverse_key(const struct slot *s, struct flow_key *k, struct flow_words *w)
+{
+	*k = (struct flow_key){
+		.port = s->oif, .saddr = s->daddr, .daddr = s->saddr,
+		.sport = s->dport, .dport = s->sport,
+		.proto = s->key.proto, .family = s->key.family,
+	};
+	if (k->family == 6) {
+		__builtin_memcpy(w->saddr, s->out6.daddr, sizeof(w->saddr));
+		__builtin_memcpy(w->daddr, s->out6.saddr, sizeof(w->daddr));
+	}
+}
+
+static __always_inline void slot_close(struct slot *s, enum slot_state state, __u32 lease)
+{
+	__u32 seq = OUR(s->seq);
+
+	if (!flow_lock(s, seq))
+		return;
+	s->state = state;
+	s->count = 0;
+	s->lease = lease;
+	flow_unlock(s);
+}
+
+enum { MAXACKWINDOW = 66000 };		/* nf_conntrack_proto_tcp.c */
+
+/* Could this FIN or RST be real? Conntrack's own window check is off for armed
+ * connections (be-liberal), so it is made here, as wide as conntrack's at least:
+ * the sequence number lies around what the other side acknowledged last. */
+static __always_inline int plausible(const struct frame *f, const struct slot *s, const struct slot *rev)
+{
+	__u32 base, window = MAXACKWINDOW;
+
+	if (rev && rev->tcp_wnd) {
+		__u32 advertised = (__u32)rev->tcp_wnd << (rev->tcp_scale & 15);
+
+		base = rev->tcp_ack;
+		if (advertised > window)
+			window = advertised;
+	} else if (s->tcp_wnd) {
+		base = s->tcp_seq;
+		window = 1 << 20;
+	} else {
+		return 1;
+	}
+	return f->tcp_seq - base + window <= 2 * window;
+}
+
+/* SYN, FIN or RST: close both directions at once, whatever becomes of the packet. */
+static __always_inline enum reason flow_close(const struct frame *f, enum reason reason)
+{
+	struct slot *s, *rev = 0;
+	struct flow_words w = {};
+	struct flow_key k;
+	struct place at;
+	__u32 until = now_jiffies();
+	enum slot_state state = SLOT_SEEN;
+
+	s = flow_find(&f->key, &f->in6, &at);
+	if (!s)
+		return reason;
+	if (s->flags & SLOT_PAIRED) {
+		reverse_key(s, &k, &w);
+		rev = flow_find(&k, &w, &at);
+	}
+	if (reason == REASON_TCP_CLOSE) {
+		if (!plausible(f, s, rev))
+			return s->flags & SLOT_LIBERAL ? REASON_TCP_IMPLAUSIBLE : reason;
+		state = SLOT_CLOSED;
+		until += ctl.lease;
+	}
+	slot_close(s, state, until);
+	if (rev)
+		slot_close(rev, state, until);
+	return reason;
+}
+
+#endif

@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * learn.h: TC egress. The skb was sighted at ingress; what did the kernel do to it?
+ *
+ * The key and the generation come from the sighting, the rewrite from the two ends
+ * of the same skb. Whatever shunt could not repeat byte for byte is a reason not to
+ * learn: the difference must be exactly TTL - 1, MACs, DSCP and NAT, and where
+ * conntrack knows the flow, its tuples must say the same.
+ */
+#ifndef SHUNT_LEARN_H
+#define SHUNT_LEARN_H
+
+#include "sight.h"
+#include "edit.h"
+#include "verdict.h"
+
+/* What is learned, gathered before the slot is touched. */
+struct lesson {
+	struct rewrite rw;
+	__u32 lease;		/* jiffies from now */
+	__u16 mtu;
+	__u8 flags, scale;
+};
+
+/* Does conntrack look at this family in this namespace? Its hook in PRE_ROUTING has a
+ * priority of its own (ipv4_conntrack_ops); hook ops follow the hooks in memory. */
+static __always_inline int conntrack_in_use(struct net *net, __u8 family)
+{
+	struct nf_hook_entries *e;
+	struct nf_hook_ops *ops;
+	void *trailer;
+	__u16 n;
+
+	if (family == 4)
+		e = BPF_CORE_READ(net, nf.hooks_ipv4[NF_INET_PRE_ROUTING]);
+	else
+		e = BPF_CORE_READ(net, nf.hooks_ipv6[NF_INET_PRE_ROUTING]);
+	if (!e)
+		return 0;
+	n = BPF_CORE_READ(e, num_hook_entries);
+	trailer = (void *)e + bpf_core_field_offset(struct nf_hook_entries, hooks) +
+		  n * bpf_core_type_size(struct nf_hook_entry);
+	for (int i = 0; i < HOOKS_MAX; i++) {
+		if (i >= n)
+			return 0;
+		if (bpf_probe_read_kernel(&ops, sizeof(ops), trailer + i * sizeof(ops)))
+			return 1;
+		if (BPF_CORE_READ(ops, priority) == NF_IP_PRI_CONNTRACK)
+			return 1;
+	}
+	return 1;
+}
+
+struct tuple {
+	__u32 saddr[4], daddr[4];
+	__u16 sport, dport;
+};
+
+/* CO-RE relocates constant indices only. */
+#define TUPLE_READ(t, ct, dir) do {							\
+	BPF_CORE_READ_INTO(&(t)->saddr, ct, tuplehash[dir].tuple.src.u3);		\
+	BPF_CORE_READ_INTO(&(t)->daddr, ct, tuplehash[dir].tuple.dst.u3);		\
+	BPF_CORE_READ_INTO(&(t)->sport, ct, tuplehash[dir].tuple.src.u.all);		\
+	BPF_CORE_READ_INTO(&(t)->dport, ct, tuplehash[dir].tuple.dst.u.all);		\
+} while (0)
+
+static __always_inline void tuple_read(struct tuple *t, struct nf_conn *ct, int dir)
+{
+	if (dir)
+		TUPLE_READ(t, ct, 1);
+	else
+		TUPLE_READ(t, ct, 0);
+}
+
+static __always_inline int same_address(const __u32 *a, __u8 family, const __u32 *head, __u32 last)
+{
+	if (family == 4)
+		return a[0] == last;
+	return a[0] == head[0] && a[1] == head[1] && a[2] == head[2] && a[3] == last;
+}
+
+/* Is the packet one of conntrack's direction t, or (inverse) its answer's mirror image? */
+static __always_inline int tuple_is(const struct tuple *t, const struct flow_key *k,
+				    const struct flow_words *w, int inverse)
+{
+	const __u32 *src = inverse ? t->daddr : t->saddr, *dst = inverse ? t->saddr : t->daddr;
+
+	if (!same_address(src, k->family, w->saddr, k->saddr) ||
+	    !same_address(dst, k->family, w->daddr, k->daddr))
+		return 0;
+	switch (k->proto) {
+	case IPPROTO_TCP: case IPPROTO_UDP: case IPPROTO_SCTP: case IPPROTO_DCCP: case IPPROTO_UDPLITE:
+		return k->sport == (inverse ? t->dport : t->sport) &&
+		       k->dport == (inverse ? t->sport : t->dport);
+	case IPPROTO_ICMP: case IPPROTO_ICMPV6:
+		return k->sport == t->sport;	/* the id stands in src both ways */
+	}
+	return 1;
+}
+
+static __always_inline int ct_has_helper(struct nf_conn *ct, unsigned long status)
+{
+	struct nf_ct_ext *ext = BPF_CORE_READ(ct, ext);
+	struct nf_conn_help *help;
+	__u8 at;
+
+	if (status & IPS_HELPER)
+		return 1;
+	if (!ext)
+		return 0;
+	at = BPF_CORE_READ(ext, offset[NF_CT_EXT_HELPER]);
+	if (!at)
+		return 0;
+	help = (void *)ext + at;
+	return BPF_CORE_READ(help, helper) != 0;
+}
+
+/* Please set be-liberal: asked at most four times a second per flow. */
+static __always_inline void ask_liberal(struct nf_conn *ct, struct slot *s, __u8 family)
+{
+	__u32 now = now_jiffies();
+	struct event *e;
+	struct tuple t;
+
+	if (before(now, s->asked + ctl.hz / 4))
+		return;
+	s->asked = now;
+	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e)
+		return;
+	tuple_read(&t, ct, 0);
+	e->kind = EVENT_LIBERAL;
+	e->family = family;
+	e->proto = IPPROTO_TCP;
+	e->zone = bpf_core_field_exists(ct->zone.id) ? BPF_CORE_READ(ct, zone.id) : 0;
+	e->sport = t.sport;
+	e->dport = t.dport;
+	e->pad = 0;
+	__builtin_memcpy(e->saddr, t.saddr, sizeof(e->saddr));
+	__builtin_memcpy(e->daddr, t.daddr, sizeof(e->daddr));
+	bpf_ringbuf_submit(e, 0);
+}
+
+/* TCP: only with the window check off, else conntrack would call the first packet
+ * after a pause on the slow path invalid (tcp_in_window()). */
+static __always_inline enum reason learn_tcp(struct nf_conn *ct, int dir, struct slot *s,
+					     __u8 family, struct lesson *l)
+{
+	__u8 flags;
+
+	if (BPF_CORE_READ(ct, proto.tcp.state) != TCP_CONNTRACK_ESTABLISHED)
+		return REASON_CT_NOT_ESTABLISHED;
+	flags = BPF_CORE_READ(ct, proto.tcp.seen[0].flags) & BPF_CORE_READ(ct, proto.tcp.seen[1].flags);
+	if (!(flags & IP_CT_TCP_FLAG_BE_LIBERAL)) {
+		ask_liberal(ct, s, family);
+		return REASON_CT_NOT_LIBERAL;
+	}
+	l->flags |= SLOT_LIBERAL;
+	l->scale = dir ? BPF_CORE_READ(ct, proto.tcp.seen[1].td_scale) :
+			 BPF_CORE_READ(ct, proto.tcp.seen[0].td_scale);
+	return REASON_LEARNED;
+}
+
+/* What conntrack says of the two ends. */
+static __always_inline enum reason learn_conntrack(struct sk_buff *k, const struct sighting *g,
+						   const struct frame *f, struct slot *s, struct lesson *l)
+{
+	unsigned long nfct = k->_nfct, status;
+	struct nf_conn *ct = (void *)(nfct & NFCT_PTRMASK);
+	__u32 info = nfct & NFCT_INFOMASK;
+	int dir = info >= IP_CT_IS_REPLY;
+	struct tuple t;
+	__s32 left;
+
+	if (!ct) {
+		if (info == IP_CT_UNTRACKED || !conntrack_in_use(BPF_CORE_READ(k, dev, nd_net.net), f->key.family))
+			return REASON_LEARNED;
+		return REASON_NO_CONNTRACK;
+	}
+	if (info == IP_CT_RELATED || info == IP_CT_RELATED_REPLY)
+		return REASON_CT_RELATED;
+	status = BPF_CORE_READ(ct, status);
+	if (!(status & IPS_CONFIRMED) || status & IPS_DYING)
+		return REASON_CT_UNCONFIRMED;
+	if (status & IPS_SEQ_ADJUST)
+		return REASON_CT_SEQADJ;
+	if (ct_has_helper(ct, status))
+		return REASON_CT_HELPER;
+	tuple_read(&t, ct, dir);
+	if (!tuple_is(&t, &g->key, &g->in6, 0))
+		return REASON_CT_TUPLE_DIFFERS;
+	tuple_read(&t, ct, !dir);
+	if (!tuple_is(&t, &f->key, &f->in6, 1))
+		return REASON_CT_TUPLE_DIFFERS;
+	/* never over half of what is left: else a short timeout dies under traffic */
+	left = (__s32)(BPF_CORE_READ(ct, timeout) - now_jiffies());
+	if (left < (__s32)(ctl.hz / 5))
+		return REASON_CT_EXPIRING;
+	if (l->lease > (__u32)left / 2)
+		l->lease = left / 2;
+	l->flags |= SLOT_CT;
+	return f->key.proto == IPPROTO_TCP ? learn_tcp(ct, dir, s, f->key.family, l) : REASON_LEARNED;
+}
+
+/* The smallest of device, route and path MTU; a longer packet is the kernel's. */
+static __always_inline __u16 learn_mtu(struct sk_buff *k, __u8 family)
+{
+	struct dst_entry *dst = (void *)(k->_skb_refdst & SKB_DST_PTRMASK);
+	__u32 mtu = BPF_CORE_READ(k, dev, mtu), m = 0;
+	unsigned long metrics;
+
+	if (dst) {
+		metrics = BPF_CORE_READ(dst, _metrics) & ~3ul;
+		bpf_probe_read_kernel(&m, sizeof(m), (void *)(metrics + METRIC_MTU * sizeof(m)));
+		if (m && m < mtu)
+			mtu = m;
+		if (family == 4) {
+			struct rtable *rt = (void *)dst;
+
+			m = BPF_CORE_READ_BITFIELD_PROBED(rt, rt_pmtu);
+		} else {
+			m = BPF_CORE_READ(dst, dev, ip6_ptr, cnf.mtu6);
+		}
+		if (m && m < mtu)
+			mtu = m;
+	}
+	return mtu < 0xffff ? mtu : 0xffff;
+}
+
+/* Checksum of the L4 header after NAT, from the one before it. */
+static __always_inline __u16 l4_sum_after(const struct sighting *g, __u8 proto, __u16 addresses, __u16 all)
+{
+	__u16 sum;
+
+	if (g->partial)		/* inet_proto_csum_replace4(): a plain sum of the pseudo header */
+		return csum_fold((__u64)g->l4_sum + addresses);
+	if (proto == IPPROTO_UDP && !g->l4_sum)
+		return 0;
+	sum = csum_update(g->l4_sum, all);
+	return proto == IPPROTO_UDP && !sum ? 0xffff : sum;
+}
+
+/* The difference between the two ends must be one that edit.h can make. */
+static __always_inline enum reason learn_rewrite(const struct sighting *g, const struct frame *f,
+						 struct lesson *l)
+{
+	const struct flow_key *in = &g->key, *out = &f->key;
+	__u64 addresses, ports = 0, l3;
+	__u8 proto = out->proto;
+	int nat;
+
+	addresses = csum_diff32(in->saddr, out->saddr) + csum_diff32(in->daddr, out->daddr);
+	nat = in->saddr != out->saddr || in->daddr != out->daddr ||
+	      in->sport != out->sport || in->dport != out->dport;
+	if (out->family == 6) {
+		for (int i = 0; i < 3; i++) {
+			addresses += csum_diff32(g->in6.saddr[i], f->in6.saddr[i]) +
+				     csum_diff32(g->in6.daddr[i], f->in6.daddr[i]);
+			nat |= g->in6.saddr[i] != f->in6.saddr[i] || g->in6.daddr[i] != f->in6.daddr[i];
+		}
+	}
+	l3 = addresses + csum_diff16(0x45 | (g->tos & 0xfc) << 8, 0x45 | (f->tos & 0xfc) << 8) + csum_diff16(1, 0);
+
+	switch (proto) {
+	case IPPROTO_TCP:
+	case IPPROTO_UDP:
+		ports = csum_diff16(in->sport, out->sport) + csum_diff16(in->dport, out->dport);
+		break;
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
+		if (in->dport != out->dport)
+			return REASON_L4_REWRITTEN;
+		ports = csum_diff16(in->sport, out->sport);
+		break;
+	case IPPROTO_DCCP:
+	case IPPROTO_UDPLITE:	/* their checksums cover the addresses */
+		if (nat)
+			return REASON_L4_REWRITTEN;
+		break;
+	default:
+		if (in->sport != out->sport || in->dport != out->dport)
+			return REASON_L4_REWRITTEN;
+	}
+	if (proto == IPPROTO_ICMP)
+		addresses = 0;		/* no pseudo header */
+	l->rw.l3_delta = csum_fold(l3);
+	l->rw.l4_delta = csum_fold(addresses + ports);
+	if (l4_sum_at(proto) && l4_sum(f) != l4_sum_after(g, proto, csum_fold(addresses), l->rw.l4_delta))
+		return REASON_PAYLOAD_CHANGED;
+
+	__builtin_memcpy(l->rw.mac, f->eth, 12);
+	l->rw.saddr = out->saddr;
+	l->rw.daddr = out->daddr;
+	l->rw.sport = out->sport;
+	l->rw.dport = out->dport;
+	l->rw.out6 = f->in6;
+	l->rw.dscp = f->tos & 0xfc;
+	l->flags |= SLOT_PAIRED | (nat ? SLOT_NAT : 0);
+	return REASON_LEARNED;
+}
+
+/* Header fields that forwarding leaves alone. */
+static __always_inline enum reason learn_header(const struct sighting *g, const struct frame *f)
+{
+	struct iphdr *ip = f->l3;
+	__u8 ttl;
+
+	if (f->key.family == 4) {
+		if (ip->id != g->id)
+			return REASON_OTHER_PACKET;
+		if (ip->frag_off != g->frag)
+			return REASON_HEADER_CHANGED;
+		ttl = ip->ttl;
+	} else {
+		ttl = ((struct ipv6hdr *)f->l3)->hop_limit;
+	}
+	if ((__u8)(g->ttl - 1) != ttl)
+		return REASON_TTL_STEP;
+	if ((f->tos ^ g->tos) & 3 || f->label != g->label)
+		return REASON_HEADER_CHANGED;
+	return REASON_LEARNED;
+}
+
+static __always_inline int same_rewrite(const struct slot *s, const struct lesson *l, __u32 oif)
+{
+	const __u32 *a = (const void *)s->dmac_out, *b = (const void *)&l->rw;
+
+	for (int i = 0; i < 7; i++)
+		if (a[i] != b[i])
+			return 0;
+	if (s->key.family == 6) {
+		a = (const void *)&s->out6;
+		b = (const void *)&l->rw.out6;
+		for (int i = 0; i < 6; i++)
+			if (a[i] != b[i])
+				return 0;
+	}
+	return s->oif == oif && s->dscp_out == l->rw.dscp;
+}
+
+/* The only place where a slot becomes armed. */
+static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *skb, const struct sighting *g,
+					    const struct lesson *l, __u16 tx)
+{
+	enum reason reason = REASON_LEARNED;
+	__u32 seq = OUR(s->seq);
+
+	if (!flow_lock(s, seq))
+		return REASON_BUSY;
+	if (!same_flow(s, &g->key, &g->in6) || s->state == SLOT_EMPTY || s->state == SLOT_CLOSED) {
+		flow_unlock(s);
+		return REASON_SLOT_LOST;
+	}
+	if (s->state == SLOT_ARMED) {
+		/* several packets are under way when a lease ends: the first one counts */
+		if (s->gen != g->gen || !before(now_jiffies(), s->lease))
+			s->renewals++;
+		reason = s->gen != g->gen || same_rewrite(s, l, skb->ifindex) ? REASON_RENEWED : REASON_CHANGED;
+	} else {
+		s->packets = 0;
+		s->bytes = 0;
+		s->renewals = 0;
+		s->born = now_jiffies();
+	}
+	s->gen = g->gen;
+	s->lease = now_jiffies() + l->lease;
+	s->state = SLOT_ARMED;
+	s->flags = l->flags;
+	s->dscp_in = g->tos & 0xfc;
+	s->dscp_out = l->rw.dscp;
+	__builtin_memcpy(s->dmac_in, g->dmac, 12);
+	s->label_in = g->label;
+	s->mtu = l->mtu;
+	s->tcp_scale = l->scale;
+	s->why = REASON_HIT;
+	__builtin_memcpy(s->dmac_out, &l->rw, 28);
+	if (g->key.family == 6)
+		s->out6 = l->rw.out6;
+	s->oif = skb->ifindex;
+	s->tx = tx;
+	s->mark = skb->mark;
+	s->priority = skb->priority;
+	flow_unlock(s);
+	return reason;
+}
+
+/* A connection's other direction must be found from either side, so that one FIN or
+ * RST closes both: give it a slot that knows its reverse key, if it has none. */
+static __always_inline void slot_pair(const struct slot *s)
+{
+	struct flow_words w = {};
+	struct flow_key k;
+	struct place at;
+	struct slot *rev;
+
+	reverse_key(s, &k, &w);
+	rev = flow_find(&k, &w, &at);
+	if (!rev)
+		rev = flow_claim(&k, &w, &at);
+	if (!rev || rev->flags & SLOT_PAIRED || !flow_lock(rev, at.seq))
+		return;
+	rev->saddr = s->key.daddr;
+	rev->daddr = s->key.saddr;
+	rev->sport = s->key.dport;
+	rev->dport = s->key.sport;
+	__builtin_memcpy(rev->out6.saddr, s->in6.daddr, sizeof(rev->out6.saddr));
+	__builtin_memcpy(rev->out6.daddr, s->in6.saddr, sizeof(rev->out6.daddr));
+	rev->oif = s->key.port;
+	rev->flags |= SLOT_PAIRED | (s->flags & SLOT_LIBERAL);
+	flow_unlock(rev);
+}
+
+/* The lease: stretched while the daemon beats, with jitter, so that flows that were
+ * learned together do not all come back together. */
+static __always_inline __u32 lease_length(void)
+{
+	__u32 lease = ctl.lease;
+
+	if (before(now_jiffies(), ctl.beat + ctl.beat_max))
+		lease = ctl.lease_live;
+	return lease - lease / 8 + bpf_get_prandom_u32() % (lease / 4 + 1);
+}
+
+static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *k, const struct sighting *g)
+{
+	__u32 iif = g->key.port, oif = skb->ifindex, bucket = g->bucket;
+	struct frame f = { .data = (void *)(long)skb->data, .end = (void *)(long)skb->data_end, .len = skb->len };
+	struct port *in = bpf_map_lookup_elem(&ports, &iif), *out = bpf_map_lookup_elem(&ports, &oif);
+	struct bucket *b = bpf_map_lookup_elem(&flows, &bucket);
+	struct lesson l = {};
+	enum reason reason;
+	struct slot *s;
+
+	if (BPF_CORE_READ_BITFIELD(k, redirected))
+		return REASON_REDIRECTED;
+	if (k->sk)
+		return REASON_LOCAL_SOCKET;
+	if (bpf_ktime_get_ns() - g->time > SIGHTING_NS)
+		return REASON_STALE_SIGHTING;
+	if ((__u32)k->skb_iif != iif || (skb->len != g->len && !g->gso))
+		return REASON_OTHER_PACKET;
+	if (g->gen != ctl.gen)
+		return REASON_OLD_GENERATION;
+	if (!in || !out || !b)
+		return REASON_PORT_UNKNOWN;
+	s = &b->way[g->way % WAYS];
+	if (skb->vlan_present)
+		return REASON_ENCAPSULATED;
+	reason = parse(&f);
+	if (reason == REASON_TTL)
+		return REASON_TTL_STEP;
+	if (reason || f.key.family != g->key.family || f.key.proto != g->key.proto)
+		return REASON_ENCAPSULATED;
+	reason = learn_header(g, &f);
+	if (reason != REASON_LEARNED)
+		return reason;
+	l.lease = lease_length();
+	reason = learn_conntrack(k, g, &f, s, &l);
+	if (reason != REASON_LEARNED)
+		return reason;
+	reason = learn_rewrite(g, &f, &l);
+	if (reason != REASON_LEARNED)
+		return reason;
+	l.mtu = learn_mtu(k, f.key.family);
+	if (in->flags & PORT_XDP_RX && out->flags & PORT_XDP_TX && !g->partial && !g->gso)
+		l.flags |= SLOT_XDP;
+	reason = slot_arm(s, skb, g, &l, out->tx);
+	if (reason == REASON_LEARNED && l.flags & SLOT_LIBERAL)
+		slot_pair(s);
+	return reason;
+}
+
+#endif

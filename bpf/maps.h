@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * maps.h: all maps, each with its writers and readers. All of them are pinned, so
+ * the data path goes on without the daemon, and a new daemon finds it as it was.
+ * Sizes of `flows` and `counters` are set at load time (internal/dataplane).
+ */
+#ifndef SHUNT_MAPS_H
+#define SHUNT_MAPS_H
+
+#include "abi.h"
+#include "kernel.h"
+
+/* The daemon writes; every program reads. */
+volatile struct control ctl SEC(".data.control");
+
+/* The flow table: buckets of two slots, each key has two buckets (two choices).
+ * TC ingress claims slots, TC egress learns into them, any stage closes them; XDP
+ * and TC ingress repeat from them; the daemon only reads. A plain array, so that the
+ * look-up is address arithmetic and the memory is bounded and allocated once. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, struct bucket);
+} flows SEC(".maps");
+
+/* TC ingress writes, TC egress reads, on the same CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SIGHTINGS);
+	__type(key, __u32);
+	__type(value, struct sighting);
+} sightings SEC(".maps");
+
+/* leave() writes; the daemon reads. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, STAGES * MAX_PORTS);
+	__type(key, __u32);
+	__type(value, struct tally);
+} counters SEC(".maps");
+
+/* By ifindex. The daemon writes; TC egress reads when it learns. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, __u32);
+	__type(value, struct port);
+} ports SEC(".maps");
+
+/* Ports that take redirected frames, by port.tx. The daemon writes; XDP redirects. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} tx SEC(".maps");
+
+/* By port.tx: the tracepoint programs write; the daemon reads. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, __u32);
+	__type(value, struct transmit);
+} transmits SEC(".maps");
+
+/* TC egress writes, the daemon reads. A full ring loses requests; they are made again. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 64 * 1024);
+} events SEC(".maps");
+
+#endif

@@ -1,0 +1,303 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// Attach says which programs a port gets.
+type Attach struct {
+	Index       int
+	Name        string // for messages
+	XDPReceive  bool   // attach the XDP program; TC ingress and egress always are
+	XDPTransmit bool   // XDP may redirect frames to it
+}
+
+type attachment struct {
+	link  link.Link
+	index int
+	kind  string
+}
+
+// ErrTaken tells that somebody else's program sits where shunt's would go.
+var ErrTaken = errors.New("another XDP program is attached")
+
+func linkName(index int, kind string) string { return strconv.Itoa(index) + "-" + kind }
+
+// adoptLinks puts the new programs into the links of an earlier process.
+func (p *Plane) adoptLinks() error {
+	entries, err := os.ReadDir(p.pin("links", ""))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		path := p.pin("links", e.Name())
+		num, kind, _ := strings.Cut(e.Name(), "-")
+		index, err := strconv.Atoi(num)
+		prog := p.program(kind)
+		if err != nil || prog == nil {
+			return fmt.Errorf("%s: not a link of shunt; remove it", path)
+		}
+		l, err := link.LoadPinnedLink(path, nil)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		// the interface may be gone: then the link is dead, and Apply makes a new one
+		if err := l.Update(prog); err != nil {
+			l.Unpin()
+			l.Close()
+			continue
+		}
+		p.links[e.Name()] = &attachment{link: l, index: index, kind: kind}
+	}
+	return nil
+}
+
+func (p *Plane) program(kind string) *ebpf.Program {
+	switch kind {
+	case "xdp":
+		return p.xdp
+	case "ingress":
+		return p.in
+	case "egress":
+		return p.out
+	}
+	return nil
+}
+
+// Apply makes the attached programs and the port table what `want` says. It may be called
+// again with the same. A port that cannot be had is reported in the map by its index; the
+// others are done all the same.
+func (p *Plane) Apply(want []Attach) map[int]error {
+	failed := map[int]error{}
+	keep := map[string]bool{}
+	next := map[int]Attach{}
+	for _, a := range want {
+		next[a.Index] = a
+		for _, kind := range []string{"ingress", "egress", "xdp"} {
+			keep[linkName(a.Index, kind)] = kind != "xdp" || a.XDPReceive
+		}
+	}
+	// before anything is detached: what was learned must not be sent there any more
+	changed := p.forget(next)
+	for name, a := range p.links {
+		if !keep[name] {
+			a.link.Unpin()
+			a.link.Close()
+			delete(p.links, name)
+		}
+	}
+	for _, a := range want {
+		if err := p.attach(a); err != nil {
+			failed[a.Index] = err
+			p.detach(a.Index)
+			delete(next, a.Index)
+			continue
+		}
+		if err := p.writePort(a); err != nil {
+			failed[a.Index] = err
+		}
+	}
+	if changed {
+		p.Bump()
+	}
+	p.ports = next
+	return failed
+}
+
+// forget takes from the port table what `next` does not have, and tells whether anything
+// differs from before.
+func (p *Plane) forget(next map[int]Attach) bool {
+	changed := len(next) != len(p.ports)
+	var index uint32
+	var port tcPort
+	var gone []uint32
+	for it := p.maps["ports"].Iterate(); it.Next(&index, &port); {
+		a, ok := next[int(index)]
+		if !ok {
+			gone = append(gone, index)
+		}
+		if !ok || !a.XDPTransmit && port.Flags&uint32(tcPortFlagPORT_XDP_TX) != 0 {
+			changed = true
+		}
+	}
+	for index, a := range next {
+		if p.ports[index] != a {
+			changed = true
+		}
+	}
+	if changed {
+		p.Bump()
+	}
+	for _, index := range gone {
+		if p.maps["ports"].Lookup(index, &port) == nil {
+			p.maps["tx"].Delete(port.Tx)
+		}
+		p.maps["ports"].Delete(index)
+	}
+	return changed
+}
+
+func (p *Plane) attach(a Attach) error {
+	for _, kind := range []string{"egress", "ingress", "xdp"} {
+		if kind == "xdp" && !a.XDPReceive || p.links[linkName(a.Index, kind)] != nil {
+			continue
+		}
+		l, err := p.newLink(a.Index, kind)
+		if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) {
+			return ErrTaken
+		}
+		if err != nil {
+			return fmt.Errorf("attach %s program: %w", kind, err)
+		}
+		name := linkName(a.Index, kind)
+		if err := l.Pin(p.pin("links", name)); err != nil {
+			l.Close()
+			return fmt.Errorf("%s: %w", p.pin("links", name), err)
+		}
+		p.links[name] = &attachment{link: l, index: a.Index, kind: kind}
+	}
+	return nil
+}
+
+func (p *Plane) newLink(index int, kind string) (link.Link, error) {
+	switch kind {
+	case "xdp":
+		return link.AttachXDP(link.XDPOptions{Program: p.xdp, Interface: index, Flags: link.XDPDriverMode})
+	case "ingress":
+		return link.AttachTCX(link.TCXOptions{Program: p.in, Interface: index, Attach: ebpf.AttachTCXIngress})
+	}
+	return link.AttachTCX(link.TCXOptions{Program: p.out, Interface: index, Attach: ebpf.AttachTCXEgress})
+}
+
+func (p *Plane) detach(index int) {
+	for name, a := range p.links {
+		if a.index == index {
+			a.link.Unpin()
+			a.link.Close()
+			delete(p.links, name)
+		}
+	}
+	var port tcPort
+	if p.maps["ports"].Lookup(uint32(index), &port) == nil {
+		p.maps["tx"].Delete(port.Tx)
+		p.maps["ports"].Delete(uint32(index))
+	}
+}
+
+// writePort makes the port known to the programs, with an index of its own.
+func (p *Plane) writePort(a Attach) error {
+	var port tcPort
+	if p.maps["ports"].Lookup(uint32(a.Index), &port) != nil {
+		tx, err := p.freeIndex()
+		if err != nil {
+			return err
+		}
+		port = tcPort{Tx: tx}
+		if err := p.maps["transmits"].Put(tx, make([]tcTransmit, ebpf.MustPossibleCPU())); err != nil {
+			return err
+		}
+	}
+	port.Flags = uint32(tcPortFlagPORT_FAST)
+	if a.XDPReceive {
+		port.Flags |= uint32(tcPortFlagPORT_XDP_RX)
+	}
+	if a.XDPTransmit {
+		port.Flags |= uint32(tcPortFlagPORT_XDP_TX)
+		if err := p.maps["tx"].Put(port.Tx, uint32(a.Index)); err != nil {
+			return fmt.Errorf("redirect map: %w", err)
+		}
+	}
+	if err := p.maps["ports"].Put(uint32(a.Index), port); err != nil {
+		return fmt.Errorf("port table: %w", err)
+	}
+	// a device that takes no frames stays in the redirect map until no entry can name it
+	if !a.XDPTransmit {
+		p.maps["tx"].Delete(port.Tx)
+	}
+	return nil
+}
+
+func (p *Plane) freeIndex() (uint32, error) {
+	used := map[uint32]bool{}
+	var index uint32
+	var port tcPort
+	for it := p.maps["ports"].Iterate(); it.Next(&index, &port); {
+		used[port.Tx] = true
+	}
+	for tx := uint32(0); tx < uint32(tcAbiMAX_PORTS); tx++ {
+		if !used[tx] {
+			return tx, nil
+		}
+	}
+	return 0, fmt.Errorf("over %d ports; name fewer", tcAbiMAX_PORTS)
+}
+
+// Detach takes all programs from all ports.
+func (p *Plane) Detach() error {
+	var errs []error
+	for name, a := range p.links {
+		errs = append(errs, a.link.Unpin(), a.link.Close())
+		delete(p.links, name)
+	}
+	return errors.Join(errs...)
+}
+
+// Attached tells which ports have which programs now.
+func (p *Plane) Attached() map[int]Attach {
+	m := make(map[int]Attach, len(p.ports))
+	for k, v := range p.ports {
+		m[k] = v
+	}
+	return m
+}
+
+// ForeignTCX returns the names of other people's tcx programs on an interface.
+func (p *Plane) ForeignTCX(index int) ([]string, error) {
+	var names []string
+	for kind, at := range map[string]ebpf.AttachType{"ingress": ebpf.AttachTCXIngress, "egress": ebpf.AttachTCXEgress} {
+		q, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: at})
+		if err != nil {
+			return nil, fmt.Errorf("query tcx programs: %w", err)
+		}
+		for _, a := range q.Programs {
+			if p.owns(index, kind, a.ID) {
+				continue
+			}
+			names = append(names, programName(a.ID))
+		}
+	}
+	return names, nil
+}
+
+// OwnsXDP tells whether the XDP program with this id is the one that shunt attached there.
+func (p *Plane) OwnsXDP(index int, id uint32) bool { return p.owns(index, "xdp", ebpf.ProgramID(id)) }
+
+func (p *Plane) owns(index int, kind string, id ebpf.ProgramID) bool {
+	a := p.links[linkName(index, kind)]
+	if a == nil {
+		return false
+	}
+	info, err := a.link.Info()
+	return err == nil && info.Program == id
+}
+
+func programName(id ebpf.ProgramID) string {
+	name := fmt.Sprintf("program %d", id)
+	prog, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return name
+	}
+	defer prog.Close()
+	if info, err := prog.Info(); err == nil && info.Name != "" {
+		name = fmt.Sprintf("%s (program %d)", info.Name, id)
+	}
+	return name
+}

@@ -1,0 +1,203 @@
+package exercise
+
+import (
+	"encoding/binary"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+)
+
+// Key is struct flow_key of bpf/abi.h. Addresses and ports are as on the wire: [Word]
+// and [Wire16] make them.
+type Key struct {
+	Port         uint32
+	Saddr, Daddr uint32
+	Sport, Dport uint16
+	Proto        uint8
+	Family       uint8
+	Zero         uint16
+}
+
+// Words is struct flow_words: the first three words of IPv6 addresses.
+type Words struct{ Saddr, Daddr [3]uint32 }
+
+// Slot is struct slot, field by field: what a flow's entry holds.
+type Slot struct {
+	Seq, Gen, Lease  uint32
+	State, Flags     uint8
+	DscpIn, DscpOut  uint8
+	Key              Key
+	DmacIn, SmacIn   [6]byte
+	LabelIn          uint32
+	Mtu              uint16
+	Why, TcpScale    uint8
+	Count, Seen      uint32
+	DmacOut, SmacOut [6]byte
+	Saddr, Daddr     uint32
+	Sport, Dport     uint16
+	L3Delta, L4Delta uint16
+	Oif              uint32
+	Tx, TcpWnd       uint16
+	TcpSeq, TcpAck   uint32
+	Mark             uint32
+	Packets, Bytes   uint64
+	In6, Out6        Words
+	Priority, Born   uint32
+	Asked, Renewals  uint32
+}
+
+// The values of enum slot_state and enum slot_flag.
+const (
+	Seen   = 1
+	Armed  = 2
+	Closed = 3
+
+	FlagXDP     = 1
+	FlagL4Sum   = 2
+	FlagLiberal = 4
+	FlagNAT     = 8
+	FlagCT      = 16
+	FlagPaired  = 32
+)
+
+// ways is the number of slots in a bucket.
+const ways = 2
+
+type bucket [ways]Slot
+
+// Control is struct control: what the daemon tells every packet.
+type Control struct {
+	Abi, Paused, Gen, Threshold, Idle uint32
+	Lease, LeaseLive, Beat, BeatMax   uint32
+	BucketMask, TcpOff, Hz            uint32
+	Secret                            [12]uint32
+}
+
+// Place is where a slot is.
+type Place struct{ Bucket, Way uint32 }
+
+// Word is four bytes of an address as a program on this machine reads them.
+func Word(b []byte) uint32 { return binary.NativeEndian.Uint32(b) }
+
+// Wire16 turns a number into the two bytes that stand on the wire, read as this machine does.
+func Wire16(v uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
+}
+
+// checkLayout compares the Go structs above with the maps' type information, so that a
+// change of abi.h that was not made here is no riddle.
+func (r *Rig) checkLayout() error {
+	for _, c := range []struct {
+		inMap, name string
+		like        any
+	}{{"flows", "slot", Slot{}}, {"flows", "flow_key", Key{}}, {".data.control", "control", Control{}}} {
+		h, err := r.maps[c.inMap].Handle()
+		if err != nil {
+			return fmt.Errorf("type information of map %s: %w", c.inMap, err)
+		}
+		spec, err := h.Spec(nil)
+		h.Close()
+		if err != nil {
+			return err
+		}
+		var s *btf.Struct
+		if err := spec.TypeByName(c.name, &s); err != nil {
+			return fmt.Errorf("type information of map %s: %s: %w", c.inMap, c.name, err)
+		}
+		if err := sameLayout(s, reflect.TypeOf(c.like)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sameLayout(s *btf.Struct, t reflect.Type) error {
+	if int(s.Size) != int(t.Size()) || len(s.Members) != t.NumField() {
+		return fmt.Errorf("struct %s has %d members in %d bytes, exercise.%s %d in %d; make slot.go match bpf/abi.h",
+			s.Name, len(s.Members), s.Size, t.Name(), t.NumField(), t.Size())
+	}
+	for i, m := range s.Members {
+		f := t.Field(i)
+		if !strings.EqualFold(strings.ReplaceAll(m.Name, "_", ""), f.Name) || uintptr(m.Offset.Bytes()) != f.Offset {
+			return fmt.Errorf("struct %s: %s at %d, exercise.%s: %s at %d; make slot.go match bpf/abi.h",
+				s.Name, m.Name, m.Offset.Bytes(), t.Name(), f.Name, f.Offset)
+		}
+	}
+	return nil
+}
+
+// Put writes a slot to the first place its key may have, and returns the place.
+func (r *Rig) Put(s Slot) (Place, error) {
+	b := r.Hash().Buckets(s.Key, s.In6)
+	at := Place{Bucket: b[0]}
+	return at, r.PutAt(at, s)
+}
+
+// PutAt writes a slot anywhere. Its neighbour keeps what it holds.
+func (r *Rig) PutAt(at Place, s Slot) error {
+	var b bucket
+	if err := r.maps["flows"].Lookup(at.Bucket, &b); err != nil {
+		return fmt.Errorf("flows[%d]: %w", at.Bucket, err)
+	}
+	b[at.Way] = s
+	if err := r.maps["flows"].Put(at.Bucket, &b); err != nil {
+		return fmt.Errorf("flows[%d]: %w", at.Bucket, err)
+	}
+	return nil
+}
+
+// At reads a slot.
+func (r *Rig) At(at Place) (Slot, error) {
+	var b bucket
+	if err := r.maps["flows"].Lookup(at.Bucket, &b); err != nil {
+		return Slot{}, fmt.Errorf("flows[%d]: %w", at.Bucket, err)
+	}
+	return b[at.Way], nil
+}
+
+// Find looks for a key in the four slots it may have.
+func (r *Rig) Find(k Key, w Words) (Slot, Place, bool) {
+	for _, n := range r.Hash().Buckets(k, w) {
+		for way := uint32(0); way < ways; way++ {
+			at := Place{n, way}
+			s, err := r.At(at)
+			if err == nil && s.State != 0 && s.Key == k && (k.Family == 4 || s.In6 == w) {
+				return s, at, true
+			}
+		}
+	}
+	return Slot{}, Place{}, false
+}
+
+// Clear empties the flow table.
+func (r *Rig) Clear() error {
+	m := r.maps["flows"]
+	keys := make([]uint32, m.MaxEntries())
+	for i := range keys {
+		keys[i] = uint32(i)
+	}
+	if _, err := m.BatchUpdate(keys, make([]bucket, len(keys)), nil); err != nil {
+		return fmt.Errorf("flows: %w", err)
+	}
+	return nil
+}
+
+// Control reads the settings.
+func (r *Rig) Control() Control {
+	var c Control
+	if err := r.maps[".data.control"].Lookup(uint32(0), &c); err != nil {
+		panic("control map of an open rig: " + err.Error())
+	}
+	return c
+}
+
+// Edit changes the settings. Not for use while packets are under way that count on them.
+func (r *Rig) Edit(change func(*Control)) {
+	c := r.Control()
+	change(&c)
+	if err := r.maps[".data.control"].Put(uint32(0), &c); err != nil {
+		panic("control map of an open rig: " + err.Error())
+	}
+}

@@ -1,0 +1,364 @@
+package dataplane
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+)
+
+// ABIVersion is the version of the pinned maps' layout, from bpf/abi.h.
+const ABIVersion = int(tcAbiABI_VERSION)
+
+// controlMap is the name of the section that bpf/maps.h puts struct control in.
+const controlMap = ".data.control"
+
+// Options say where the data path lives and how large its table is.
+type Options struct {
+	Dir   string // directory on a bpffs
+	Flows int    // slots, a power of two
+	Netns uint32 // inode number of this network namespace
+}
+
+// Settings are what the daemon tells every packet. Times are in jiffies.
+type Settings struct {
+	Threshold uint32
+	Lease     uint32 // with the daemon dead
+	LeaseLive uint32 // while it beats
+	HZ        uint32
+	TCP       bool
+}
+
+// Plane is one loaded data path.
+type Plane struct {
+	dir   string
+	maps  map[string]*ebpf.Map
+	xdp   *ebpf.Program
+	in    *ebpf.Program
+	out   *ebpf.Program
+	beat  *ebpf.Program
+	watch []*ebpf.Program
+	links map[string]*attachment
+	ports map[int]Attach
+	ctl   *ebpf.Memory
+
+	// TookOver tells that the maps and links of an earlier process were kept.
+	TookOver bool
+	closers  []func() error
+}
+
+// Open loads the programs and takes over what is pinned in o.Dir.
+//
+// Nothing new is attached: ports that were attached before stay so and get the new
+// programs, the rest is Apply's. An error leaves what was pinned untouched.
+func Open(o Options) (*Plane, error) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("memory lock limit: %w; run as root", err)
+	}
+	if err := prepareDir(o.Dir); err != nil {
+		return nil, err
+	}
+	p := &Plane{dir: o.Dir, links: map[string]*attachment{}, ports: map[int]Attach{}}
+	pinned, err := p.openPinned(o)
+	if err != nil {
+		return nil, err
+	}
+	if pinned == nil {
+		if err := Remove(o.Dir); err != nil {
+			return nil, err
+		}
+		if err := prepareDir(o.Dir); err != nil {
+			return nil, err
+		}
+	}
+	p.TookOver = pinned != nil
+	if err := p.load(o, pinned); err != nil {
+		p.Close()
+		return nil, err
+	}
+	if err := p.adoptLinks(); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func prepareDir(dir string) error {
+	for _, d := range []string{dir, filepath.Join(dir, "maps"), filepath.Join(dir, "links")} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return fmt.Errorf("%s: %v; is a bpffs mounted there (mount -t bpf bpf /sys/fs/bpf)?", d, err)
+		}
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	if fs.Type != unix.BPF_FS_MAGIC {
+		os.Remove(filepath.Join(dir, "maps"))
+		os.Remove(filepath.Join(dir, "links"))
+		os.Remove(dir)
+		return fmt.Errorf("%s: not on a bpffs; mount one (mount -t bpf bpf /sys/fs/bpf) or name another directory with --bpffs", dir)
+	}
+	return nil
+}
+
+// mapNames are the maps that Open pins and takes over.
+func mapNames(spec *ebpf.CollectionSpec) []string {
+	var names []string
+	for name := range spec.Maps {
+		if name != ".rodata" && name != ".bss" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// openPinned returns the maps of an earlier process, or nil if there are none that fit.
+func (p *Plane) openPinned(o Options) (map[string]*ebpf.Map, error) {
+	spec, err := loadTc()
+	if err != nil {
+		return nil, err
+	}
+	maps := map[string]*ebpf.Map{}
+	drop := func() {
+		for _, m := range maps {
+			m.Close()
+		}
+	}
+	for _, name := range mapNames(spec) {
+		m, err := ebpf.LoadPinnedMap(p.pin("maps", name), nil)
+		if errors.Is(err, os.ErrNotExist) {
+			drop()
+			return nil, nil
+		}
+		if err != nil {
+			drop()
+			return nil, fmt.Errorf("%s: %w; remove it with \"shunt stop\"", p.pin("maps", name), err)
+		}
+		maps[name] = m
+	}
+	sizeSpecs(spec, o)
+	var c tcControl
+	ok := maps[controlMap].Lookup(uint32(0), &c) == nil && int(c.Abi) == ABIVersion
+	for name, m := range maps {
+		s := spec.Maps[name]
+		ok = ok && m.Type() == s.Type && m.ValueSize() == s.ValueSize && m.MaxEntries() == s.MaxEntries
+	}
+	if !ok {
+		drop()
+		return nil, nil
+	}
+	return maps, nil
+}
+
+// pin is where something is pinned; bpffs takes no dots in names.
+func (p *Plane) pin(kind, name string) string {
+	return filepath.Join(p.dir, kind, strings.TrimPrefix(name, ".data."))
+}
+
+func sizeSpecs(spec *ebpf.CollectionSpec, o Options) {
+	spec.Maps["flows"].MaxEntries = uint32(o.Flows / int(tcAbiWAYS))
+}
+
+// load makes the three objects over one set of maps and pins those that are new.
+func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
+	cache := btf.NewCache()
+	opts := ebpf.CollectionOptions{MapReplacements: pinned, Cache: cache}
+	tc, err := loadObject(loadTc, o, opts)
+	if err != nil {
+		return err
+	}
+	p.maps = map[string]*ebpf.Map{}
+	for name, m := range tc.Maps {
+		if name == ".rodata" || name == ".bss" {
+			continue
+		}
+		p.maps[name] = m
+	}
+	opts.MapReplacements = p.maps
+	xdp, err := loadObject(loadXdp, o, opts)
+	if err != nil {
+		return err
+	}
+	health, err := loadObject(loadHealth, o, opts)
+	if err != nil {
+		return err
+	}
+	p.in, p.out = tc.Programs["shunt_ingress"], tc.Programs["shunt_egress"]
+	p.xdp = xdp.Programs["shunt_xdp"]
+	p.beat = health.Programs["shunt_beat"]
+	p.watch = []*ebpf.Program{health.Programs["shunt_xmit"], health.Programs["shunt_redirect_err"]}
+	p.closers = append(p.closers, closing(tc), closing(xdp), closing(health))
+	if p.ctl, err = p.maps[controlMap].Memory(); err != nil {
+		return fmt.Errorf("control map: %w", err)
+	}
+	if pinned != nil {
+		return nil
+	}
+	if err := p.writeControl(tcControl{Abi: uint32(ABIVersion), Gen: 1, BucketMask: uint32(o.Flows/int(tcAbiWAYS)) - 1, Secret: newSecret()}); err != nil {
+		return err
+	}
+	for name, m := range p.maps {
+		if err := m.Pin(p.pin("maps", name)); err != nil {
+			return fmt.Errorf("%s: %w", p.pin("maps", name), err)
+		}
+	}
+	return nil
+}
+
+func closing(c *ebpf.Collection) func() error { return func() error { c.Close(); return nil } }
+
+func loadObject(read func() (*ebpf.CollectionSpec, error), o Options, opts ebpf.CollectionOptions) (*ebpf.Collection, error) {
+	spec, err := read()
+	if err != nil {
+		return nil, err
+	}
+	sizeSpecs(spec, o)
+	if v := spec.Variables["netns"]; v != nil {
+		if err := v.Set(o.Netns); err != nil {
+			return nil, err
+		}
+	}
+	replace := map[string]*ebpf.Map{}
+	for name, m := range opts.MapReplacements {
+		if spec.Maps[name] != nil {
+			replace[name] = m
+		}
+	}
+	opts.MapReplacements = replace
+	c, err := ebpf.NewCollectionWithOptions(spec, opts)
+	var ve *ebpf.VerifierError
+	if errors.As(err, &ve) {
+		return nil, fmt.Errorf("kernel refuses a program: %w; shunt needs Linux 6.6 or later with BTF, see \"shunt doctor\"", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w; shunt needs root and Linux 6.6 or later with BTF, see \"shunt doctor\"", err)
+	}
+	return c, nil
+}
+
+// newSecret keys the flow hash, so that nobody outside can aim at a bucket.
+func newSecret() (s [12]uint32) {
+	var b [48]byte
+	rand.Read(b[:])
+	for i := range s {
+		s[i] = binary.NativeEndian.Uint32(b[4*i:])
+	}
+	return s
+}
+
+func (p *Plane) writeControl(c tcControl) error {
+	b := unsafe.Slice((*byte)(unsafe.Pointer(&c)), unsafe.Sizeof(c))
+	_, err := p.ctl.WriteAt(b, 0)
+	return err
+}
+
+func (p *Plane) control() tcControl {
+	var c tcControl
+	p.ctl.ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(&c)), unsafe.Sizeof(c)), 0)
+	return c
+}
+
+// setWord writes one field of struct control; a packet sees the old value or the new one.
+func (p *Plane) setWord(offset uintptr, v uint32) {
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], v)
+	p.ctl.WriteAt(b[:], int64(offset))
+}
+
+// Configure writes the settings.
+func (p *Plane) Configure(s Settings) {
+	var c tcControl
+	p.setWord(unsafe.Offsetof(c.Threshold), s.Threshold)
+	p.setWord(unsafe.Offsetof(c.Lease), s.Lease)
+	p.SetLiveLease(s.LeaseLive)
+	p.setWord(unsafe.Offsetof(c.Hz), s.HZ)
+	p.setWord(unsafe.Offsetof(c.Idle), s.HZ)
+	p.setWord(unsafe.Offsetof(c.BeatMax), 3*s.HZ)
+	off := uint32(1)
+	if s.TCP {
+		off = 0
+	}
+	p.setWord(unsafe.Offsetof(c.TcpOff), off)
+}
+
+// SetLiveLease sets the lease, in jiffies, that is given while the daemon beats.
+func (p *Plane) SetLiveLease(jiffies uint32) {
+	var c tcControl
+	p.setWord(unsafe.Offsetof(c.LeaseLive), jiffies)
+}
+
+// Pause makes every packet the kernel's, or ends that. Nothing is detached.
+func (p *Plane) Pause(paused bool) {
+	var c tcControl
+	v := uint32(0)
+	if paused {
+		v = 1
+	}
+	p.setWord(unsafe.Offsetof(c.Paused), v)
+}
+
+// Paused tells whether Pause is in force.
+func (p *Plane) Paused() bool { return p.control().Paused != 0 }
+
+// Bump raises the generation: no entry learned before it is used again.
+func (p *Plane) Bump() {
+	var c tcControl
+	p.setWord(unsafe.Offsetof(c.Gen), p.control().Gen+1)
+}
+
+// Generation returns the current generation.
+func (p *Plane) Generation() uint32 { return p.control().Gen }
+
+// Beat tells the data path that the daemon lives, and returns the kernel's jiffies (32 bits).
+func (p *Plane) Beat() (uint32, error) {
+	if _, err := p.beat.Run(nil); err != nil {
+		return 0, fmt.Errorf("heartbeat: %w", err)
+	}
+	return p.control().Beat, nil
+}
+
+// Close lets go of everything; what is pinned goes on without this process.
+func (p *Plane) Close() error {
+	for _, a := range p.links {
+		a.link.Close()
+	}
+	var errs []error
+	for _, f := range p.closers {
+		errs = append(errs, f())
+	}
+	return errors.Join(errs...)
+}
+
+// Remove detaches and deletes everything pinned in dir. Missing is fine.
+func Remove(dir string) error {
+	for _, d := range []string{filepath.Join(dir, "links"), filepath.Join(dir, "maps"), dir} {
+		entries, err := os.ReadDir(d)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", d, err)
+		}
+		if d != dir {
+			for _, e := range entries {
+				if err := os.Remove(filepath.Join(d, e.Name())); err != nil {
+					return fmt.Errorf("%s: %w", d, err)
+				}
+			}
+		}
+		if err := os.Remove(d); err != nil {
+			return fmt.Errorf("%s: %v; it holds something that is not shunt's", d, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,299 @@
+package dataplane
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/ringbuf"
+)
+
+// Stages are the words for enum stage, in its order.
+var Stages = []string{"xdp", "tc-ingress", "tc-egress"}
+
+// Stage indices into Stages.
+const (
+	StageXDP       = int(tcStageSTAGE_XDP)
+	StageTCIngress = int(tcStageSTAGE_TC_INGRESS)
+	StageTCEgress  = int(tcStageSTAGE_TC_EGRESS)
+)
+
+// Reasons are the words for enum reason, in its order: the enum's names, read from the
+// object's type information, in lower case and without their prefix.
+var Reasons = reasonNames()
+
+func reasonNames() []string {
+	spec, err := loadTc()
+	if err != nil {
+		panic("embedded object: " + err.Error())
+	}
+	var e *btf.Enum
+	if err := spec.Types.TypeByName("reason", &e); err != nil {
+		panic("embedded object: " + err.Error())
+	}
+	names := make([]string, tcReasonREASONS)
+	for _, v := range e.Values {
+		if v.Value < uint64(len(names)) {
+			names[v.Value] = strings.ToLower(strings.TrimPrefix(v.Name, "REASON_"))
+		}
+	}
+	return names
+}
+
+// Counters are packets by reason, for one stage of one port, summed over CPUs.
+type Counters struct {
+	Packets [tcReasonREASONS]uint64
+	Partial uint64 // TC ingress: packets with partial checksums
+}
+
+// Of returns the count for a reason word; a word that is none is a programming error.
+func (c *Counters) Of(reason string) uint64 {
+	for i, name := range Reasons {
+		if name == reason {
+			return c.Packets[i]
+		}
+	}
+	panic("no reason " + reason)
+}
+
+// Total returns all packets that left.
+func (c *Counters) Total() (n uint64) {
+	for _, v := range c.Packets {
+		n += v
+	}
+	return n
+}
+
+// Add sums.
+func (c *Counters) Add(o *Counters) {
+	for i := range c.Packets {
+		c.Packets[i] += o.Packets[i]
+	}
+	c.Partial += o.Partial
+}
+
+// Counters reads one row. Ports whose indices are equal modulo MAX_PORTS share rows.
+func (p *Plane) Counters(stage, index int) (Counters, error) {
+	row := uint32(stage)*uint32(tcAbiMAX_PORTS) + uint32(index)%uint32(tcAbiMAX_PORTS)
+	var per []tcTally
+	var c Counters
+	if err := p.maps["counters"].Lookup(row, &per); err != nil {
+		return c, fmt.Errorf("counters: %w", err)
+	}
+	for i := range per {
+		for r := range c.Packets {
+			c.Packets[r] += per[i].Packets[r]
+		}
+		c.Partial += per[i].Partial
+	}
+	return c, nil
+}
+
+// Totals sums the counters of a stage over all rows.
+func (p *Plane) Totals(stage int) (Counters, error) {
+	var sum Counters
+	for i := 0; i < int(tcAbiMAX_PORTS); i++ {
+		c, err := p.Counters(stage, i)
+		if err != nil {
+			return sum, err
+		}
+		sum.Add(&c)
+	}
+	return sum, nil
+}
+
+// Transmit is what became of frames that were redirected to a port.
+type Transmit struct{ Sent, Drops, Errors uint64 }
+
+// Transmit reads the figures of an attached port, summed over CPUs.
+func (p *Plane) Transmit(index int) (Transmit, error) {
+	var t Transmit
+	var port tcPort
+	if err := p.maps["ports"].Lookup(uint32(index), &port); err != nil {
+		return t, fmt.Errorf("port table: %w", err)
+	}
+	var per []tcTransmit
+	if err := p.maps["transmits"].Lookup(port.Tx, &per); err != nil {
+		return t, fmt.Errorf("transmit figures: %w", err)
+	}
+	for _, c := range per {
+		t.Sent += c.Sent
+		t.Drops += c.Drops
+		t.Errors += c.Errors
+	}
+	return t, nil
+}
+
+// Tuple is a pair of addresses with ports, as on the wire. ICMP: Source's port is the id.
+type Tuple struct{ Source, Destination netip.AddrPort }
+
+// Flow is one slot in plain types. Times are jiffies.
+type Flow struct {
+	Port, Out       int // ifindex; Out is 0 until learned
+	Proto           uint8
+	In, NAT         Tuple // NAT is In again where nothing is rewritten
+	XDP, Translated bool
+	Conntrack       bool
+	State           string // seen, armed, closed
+	Why             string
+	MACIn, MACOut   [2]net.HardwareAddr // destination, source
+	DSCPIn, DSCPOut int
+	MTU             int
+	Generation      uint32
+	Lease, Seen     uint32
+	Born            uint32
+	Count, Renewals uint32
+	Packets, Bytes  uint64
+	Mark, Priority  uint32
+}
+
+func address(family uint8, head [3]uint32, last uint32) netip.Addr {
+	var b [16]byte
+	binary.NativeEndian.PutUint32(b[12:], last)
+	if family == 4 {
+		return netip.AddrFrom4([4]byte(b[12:]))
+	}
+	for i, w := range head {
+		binary.NativeEndian.PutUint32(b[4*i:], w)
+	}
+	return netip.AddrFrom16(b)
+}
+
+func hostOrder(wire uint16) uint16 { return wire<<8 | wire>>8 }
+
+func decode(s *tcSlot) Flow {
+	fam, k := s.Key.Family, &s.Key
+	f := Flow{
+		Port: int(k.Port), Out: int(s.Oif), Proto: k.Proto,
+		XDP:        s.Flags&uint8(tcSlotFlagSLOT_XDP) != 0,
+		Translated: s.Flags&uint8(tcSlotFlagSLOT_NAT) != 0,
+		Conntrack:  s.Flags&uint8(tcSlotFlagSLOT_CT) != 0,
+		Why:        Reasons[min(int(s.Why), len(Reasons)-1)],
+		DSCPIn:     int(s.DscpIn >> 2), DSCPOut: int(s.DscpOut >> 2),
+		MTU: int(s.Mtu), Generation: s.Gen, Lease: s.Lease, Seen: s.Seen, Born: s.Born,
+		Count: s.Count, Renewals: s.Renewals, Packets: s.Packets, Bytes: s.Bytes,
+		Mark: s.Mark, Priority: s.Priority,
+		MACIn:  [2]net.HardwareAddr{s.DmacIn[:], s.SmacIn[:]},
+		MACOut: [2]net.HardwareAddr{s.DmacOut[:], s.SmacOut[:]},
+	}
+	f.In = Tuple{
+		netip.AddrPortFrom(address(fam, s.In6.Saddr, k.Saddr), hostOrder(k.Sport)),
+		netip.AddrPortFrom(address(fam, s.In6.Daddr, k.Daddr), hostOrder(k.Dport)),
+	}
+	f.NAT = Tuple{
+		netip.AddrPortFrom(address(fam, s.Out6.Saddr, s.Saddr), hostOrder(s.Sport)),
+		netip.AddrPortFrom(address(fam, s.Out6.Daddr, s.Daddr), hostOrder(s.Dport)),
+	}
+	switch tcSlotState(s.State) {
+	case tcSlotStateSLOT_ARMED:
+		f.State = "armed"
+	case tcSlotStateSLOT_CLOSED:
+		f.State = "closed"
+	default:
+		f.State = "seen"
+		f.NAT, f.Out, f.Packets, f.Bytes, f.Renewals = f.In, 0, 0, 0, 0
+	}
+	return f
+}
+
+// Flows calls yield with every slot in use, until it returns false. Slots that a packet
+// is writing at the moment are left out.
+func (p *Plane) Flows(yield func(Flow) bool) error {
+	m := p.maps["flows"]
+	var cursor ebpf.MapBatchCursor
+	keys := make([]uint32, min(m.MaxEntries(), 4096))
+	buckets := make([]tcBucket, len(keys))
+	for {
+		n, err := m.BatchLookup(&cursor, keys, buckets, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("flow table: %w", err)
+		}
+		for i := range buckets[:n] {
+			for w := range buckets[i].Way {
+				s := &buckets[i].Way[w]
+				if tcSlotState(s.State) == tcSlotStateSLOT_EMPTY || s.Seq&1 != 0 {
+					continue
+				}
+				// decode points into the slot: give each flow its own
+				own := *s
+				if !yield(decode(&own)) {
+					return nil
+				}
+			}
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// Connection asks for be-liberal on a connection, given by its original tuple.
+type Connection struct {
+	Zone     uint16
+	Original Tuple
+}
+
+// Requests calls handle for each connection that the data path wants be-liberal on. It
+// returns when Close is called on the returned closer.
+func (p *Plane) Requests() (read func(handle func(Connection)) error, stop func() error, err error) {
+	r, err := ringbuf.NewReader(p.maps["events"])
+	if err != nil {
+		return nil, nil, fmt.Errorf("event ring: %w", err)
+	}
+	read = func(handle func(Connection)) error {
+		for {
+			rec, err := r.Read()
+			if errors.Is(err, ringbuf.ErrClosed) {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("event ring: %w", err)
+			}
+			if c, ok := decodeEvent(rec.RawSample); ok {
+				handle(c)
+			}
+		}
+	}
+	return read, r.Close, nil
+}
+
+func decodeEvent(b []byte) (Connection, bool) {
+	var e tcEvent
+	if _, err := binary.Decode(b, binary.NativeEndian, &e); err != nil || tcEventKind(e.Kind) != tcEventKindEVENT_LIBERAL {
+		return Connection{}, false
+	}
+	addr := func(w [4]uint32) netip.Addr {
+		if e.Family == 4 {
+			return address(4, [3]uint32{}, w[0])
+		}
+		return address(6, [3]uint32(w[:3]), w[3])
+	}
+	return Connection{Zone: e.Zone, Original: Tuple{
+		netip.AddrPortFrom(addr(e.Saddr), hostOrder(e.Sport)),
+		netip.AddrPortFrom(addr(e.Daddr), hostOrder(e.Dport)),
+	}}, true
+}
+
+// Objects gives out the loaded programs and maps under the names they have in bpf/, for
+// the packages below this one that exercise them without a wire.
+func (p *Plane) Objects() (map[string]*ebpf.Program, map[string]*ebpf.Map) {
+	return map[string]*ebpf.Program{"shunt_xdp": p.xdp, "shunt_ingress": p.in, "shunt_egress": p.out}, p.maps
+}
+
+// Watch attaches the tracepoint programs that feed Transmit, for as long as the Plane is open.
+func (p *Plane) Watch() error {
+	for _, prog := range p.watch {
+		l, err := link.AttachTracing(link.TracingOptions{Program: prog})
+		if err != nil {
+			return fmt.Errorf("watch redirected frames: %w", err)
+		}
+		p.closers = append(p.closers, l.Close)
+	}
+	return nil
+}
