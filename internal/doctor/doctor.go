@@ -1,0 +1,84 @@
+// Package doctor examines the machine and says, in one line each, what shunt finds
+// there, what that costs, and what to do about it.
+//
+// It only looks. Whether a port may be fast is policy's judgement, from what package
+// kernel reads; the doctor puts it into words, next to what policy does not weigh:
+// kernel features, the BPF file system, sysctls. The daemon runs it for its own ports
+// (GET /v1/doctor), the command line runs it where no daemon lives.
+//
+// Limits: it judges with xdp = "auto". It does not watch traffic, so of a veth it
+// cannot say whether its peer behaves like a wire; the running daemon can
+// (`shunt ports`).
+package doctor
+
+import (
+	"fmt"
+	"path"
+
+	"shunt/internal/api"
+	"shunt/internal/config"
+	"shunt/internal/kernel"
+)
+
+// What only the BPF library can tell; package dataplane fills these in. While they are
+// nil, the checks that need them are left out.
+var (
+	// Probe tries what the programs need of the kernel: tcx, kernel context casts.
+	Probe func() []api.Check
+	// Programs looks at an interface, given the directory of shunt's pins: the id of
+	// shunt's own XDP program there (0 if none) and the words of other people's tcx
+	// programs.
+	Programs func(bpffs string, index int) (own uint32, foreign []string, err error)
+)
+
+// Run examines the machine, the places of a daemon, and the interfaces that match
+// ports, which are names or wildcards. An error means that it could not look at all.
+func Run(paths config.Paths, ports []string) ([]api.Check, error) {
+	release, err := kernel.Version()
+	if err != nil {
+		return nil, fmt.Errorf("doctor: %w", err)
+	}
+	s := system{root: "/"}
+	checks := []api.Check{floor(release), rights(), s.btf()}
+	if Probe != nil {
+		checks = append(checks, Probe()...)
+	}
+	checks = append(checks, s.jit(), s.bpffs(paths.BPFFS))
+	checks = append(checks, s.forwarding()...)
+	checks = append(checks, s.conntrack()...)
+
+	links, err := kernel.Links()
+	if err != nil {
+		return nil, fmt.Errorf("doctor: %w", err)
+	}
+	for _, pattern := range ports {
+		checks = append(checks, matching(paths, pattern, links)...)
+	}
+	return checks, nil
+}
+
+// matching examines all links of one name or wildcard.
+func matching(paths config.Paths, pattern string, links []kernel.Link) (checks []api.Check) {
+	for _, l := range links {
+		if hit, err := path.Match(pattern, l.Name); hit && err == nil {
+			checks = append(checks, examine(paths, l)...)
+		}
+	}
+	if checks == nil {
+		return []api.Check{warn("port "+pattern, "no such interface",
+			"see what there is with `ip link`; a port may also come later")}
+	}
+	return checks
+}
+
+func ok(name, finding string, args ...any) api.Check {
+	return api.Check{Name: name, Level: api.LevelOK, Finding: fmt.Sprintf(finding, args...)}
+}
+
+func warn(name, finding, remedy string) api.Check {
+	return api.Check{Name: name, Level: api.LevelWarn, Finding: finding, Remedy: remedy}
+}
+
+func fail(name, finding, remedy string) api.Check {
+	return api.Check{Name: name, Level: api.LevelFail, Finding: finding, Remedy: remedy}
+}

@@ -1,0 +1,143 @@
+package doctor
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"shunt/internal/api"
+	"shunt/internal/config"
+	"shunt/internal/kernel"
+	"shunt/internal/policy"
+)
+
+// machine is a system whose files have the given contents.
+func machine(t *testing.T, files map[string]string) system {
+	t.Helper()
+	root := t.TempDir()
+	for name, content := range files {
+		at := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return system{root}
+}
+
+// hold wants one check of a level whose texts hold the parts, each in one line, and a
+// remedy exactly where something is wrong.
+func hold(t *testing.T, c api.Check, level, finding, remedy string) {
+	t.Helper()
+	if c.Level != level || !strings.Contains(c.Finding, finding) || !strings.Contains(c.Remedy, remedy) {
+		t.Errorf("%+v, want %s, %q, %q", c, level, finding, remedy)
+	}
+	if strings.Contains(c.Finding+c.Remedy, "\n") || c.Finding == "" || (c.Remedy == "") != (c.Level == api.LevelOK) {
+		t.Errorf("%+v: one line, and a remedy where something is wrong", c)
+	}
+}
+
+func TestKernelRelease(t *testing.T) {
+	hold(t, floor(kernel.Release{Major: 6, Minor: 6, Text: "6.6.0"}), api.LevelOK, "6.6.0", "")
+	hold(t, floor(kernel.Release{Major: 6, Minor: 1, Text: "6.1.0-49"}), api.LevelFail, "6.1.0-49", "6.6")
+}
+
+func TestSysctls(t *testing.T) {
+	const jit, be, v4 = "proc/sys/net/core/bpf_jit_enable", "proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal", "proc/sys/net/ipv4/ip_forward"
+	none := machine(t, nil)
+	hold(t, none.btf(), api.LevelFail, "btf/vmlinux", "CONFIG_DEBUG_INFO_BTF")
+	hold(t, none.jit(), api.LevelOK, "cannot be read", "")
+	hold(t, none.conntrack()[0], api.LevelOK, "not there", "")
+	hold(t, none.forwarding()[1], api.LevelOK, "IPv6 is not there", "")
+
+	bad := machine(t, map[string]string{jit: "0\n", be: "0\n", v4: "0\n",
+		"proc/sys/net/netfilter/nf_conntrack_count": "95\n", "proc/sys/net/netfilter/nf_conntrack_max": "100\n"})
+	hold(t, bad.jit(), api.LevelWarn, "interpreted", "bpf_jit_enable=1")
+	hold(t, bad.conntrack()[0], api.LevelOK, "each TCP connection", "")
+	hold(t, bad.conntrack()[1], api.LevelWarn, "95 of 100", "nf_conntrack_max")
+	hold(t, bad.forwarding()[0], api.LevelWarn, "IPv4 is not forwarded", "net.ipv4.ip_forward=1")
+
+	good := machine(t, map[string]string{jit: "1\n", be: "1\n", v4: "1\n", "sys/kernel/btf/vmlinux": "",
+		"proc/sys/net/netfilter/nf_conntrack_count": "80\n", "proc/sys/net/netfilter/nf_conntrack_max": "100\n"})
+	hold(t, good.btf(), api.LevelOK, "types", "")
+	hold(t, good.jit(), api.LevelOK, "compiled", "")
+	hold(t, good.conntrack()[0], api.LevelOK, "all connections", "")
+	if n := len(good.conntrack()); n != 1 {
+		t.Errorf("%d findings on a table with room", n)
+	}
+	hold(t, good.forwarding()[0], api.LevelOK, "IPv4 is forwarded", "")
+
+	hold(t, machine(t, map[string]string{jit: "2\n"}).jit(), api.LevelWarn, "debugging", "bpf_jit_enable=1")
+}
+
+func TestBPFFS(t *testing.T) {
+	hold(t, machine(t, map[string]string{"there/x": ""}).bpffs("there/shunt/pins"), api.LevelFail, "no BPF file system", "mount -t bpf")
+	if (system{"/"}).bpffs("/sys/fs/bpf").Level == api.LevelOK {
+		hold(t, system{"/"}.bpffs("/sys/fs/bpf/not/there/yet"), api.LevelOK, "/sys/fs/bpf/not/there/yet", "")
+	}
+}
+
+func TestJudge(t *testing.T) {
+	good := kernel.Link{Index: 2, Name: "eth0", Type: kernel.Ethernet, MTU: 1500, Up: true, Carrier: true, Qdisc: "mq", Driver: "ice",
+		Features: kernel.XDPBasic | kernel.XDPRedirect | kernel.XDPTransmit | kernel.XDPFrags}
+	with := func(change func(*kernel.Link)) policy.Port {
+		l := good
+		change(&l)
+		return policy.Port{Link: l}
+	}
+	for _, c := range []struct {
+		name                   string
+		port                   policy.Port
+		level, finding, remedy string
+	}{
+		{"good", policy.Port{Link: good}, api.LevelOK, "can be fast: driver ice, MTU 1500, qdisc mq", ""},
+		{"receives", policy.Port{Link: good}, api.LevelOK, "receives in XDP", ""},
+		{"takes frames", policy.Port{Link: good}, api.LevelOK, "takes redirected frames", ""},
+		{"refused", with(func(l *kernel.Link) { l.Kind = "bridge" }), api.LevelFail, "a bridge", "physical ports"},
+		{"foreign", policy.Port{Link: good, Foreign: []string{"tc ingress filter bpf pref 1"}}, api.LevelFail, "tc ingress filter bpf pref 1", "remove them"},
+		{"no XDP", with(func(l *kernel.Link) { l.Features = 0 }), api.LevelOK, "driver ice cannot redirect", ""},
+		{"qdisc", with(func(l *kernel.Link) { l.Queueing = "cake" }), api.LevelOK, "queueing policy cake", ""},
+		{"stripped tags", with(func(l *kernel.Link) { l.Offloads.RxVLAN = true }), api.LevelWarn, "strips VLAN tags", "rxvlan off"},
+		{"peer does not poll", with(func(l *kernel.Link) {
+			l.Kind, l.Driver, l.Features = "veth", "veth", kernel.XDPBasic|kernel.XDPRedirect
+		}),
+			api.LevelWarn, "does not poll", "gro on"},
+		{"large MTU", with(func(l *kernel.Link) { l.MTU, l.Features = 9000, l.Features&^kernel.XDPFrags }), api.LevelWarn, "MTU 9000 is over", "mtu 3500"},
+		{"no carrier", with(func(l *kernel.Link) { l.Carrier = false }), api.LevelWarn, "no carrier", "peer"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, check := range judge(c.port) {
+				if strings.Contains(check.Finding, c.finding) {
+					hold(t, check, c.level, c.finding, c.remedy)
+					return
+				}
+			}
+			t.Errorf("no finding with %q in %+v", c.finding, judge(c.port))
+		})
+	}
+	if got := judge(with(func(l *kernel.Link) { l.MTU = 9000 })); len(got) != 3 {
+		t.Errorf("a driver that takes large frames: %+v", got)
+	}
+}
+
+// On this machine: every finding is well formed, and ports are matched.
+func TestRun(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to read nftables")
+	}
+	checks, err := Run(config.Paths{BPFFS: config.DefaultBPFFS}, []string{"l?", "nosuchport"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]api.Check{}
+	for _, c := range checks {
+		hold(t, c, c.Level, "", "")
+		found[c.Name] = c
+	}
+	hold(t, found["port lo"], api.LevelFail, "loopback", "leave it out")
+	hold(t, found["port nosuchport"], api.LevelWarn, "no such interface", "ip link")
+	hold(t, found["rights"], api.LevelOK, "enough", "")
+}

@@ -1,0 +1,82 @@
+package doctor
+
+import (
+	"fmt"
+
+	"shunt/internal/api"
+	"shunt/internal/config"
+	"shunt/internal/kernel"
+	"shunt/internal/policy"
+)
+
+// examine gathers what policy judges a link by, and puts the judgement into words.
+func examine(paths config.Paths, l kernel.Link) []api.Check {
+	name := "port " + l.Name
+	facts := policy.Port{Link: l}
+	hooks, err := kernel.Hooks(l)
+	if err != nil {
+		return []api.Check{fail(name, fmt.Sprintf("other people's hooks cannot be read: %v", err), "run as root")}
+	}
+	facts.Foreign = hooks
+	if Programs != nil {
+		own, foreign, err := Programs(paths.BPFFS, l.Index)
+		if err != nil {
+			return []api.Check{fail(name, fmt.Sprintf("BPF programs cannot be read: %v", err), "run as root")}
+		}
+		facts.OwnXDP = own
+		facts.Foreign = append(facts.Foreign, foreign...)
+	}
+	return judge(facts)
+}
+
+// judge says whether a port is fast, and by which way: first the port as a whole, then
+// each end of the XDP way, then what may surprise.
+func judge(p policy.Port) []api.Check {
+	l := p.Link
+	name := "port " + l.Name
+	decision := policy.Decide(p, policy.Auto)
+	if !decision.Attach {
+		return []api.Check{fail(name, decision.Reason, decision.Remedy)}
+	}
+	checks := []api.Check{ok(name, "can be fast: %s, MTU %d, qdisc %s", device(l), l.MTU, l.Qdisc)}
+
+	receives, reason, remedy := policy.Receive(p, policy.Auto)
+	checks = append(checks, way(name, "receives in XDP", receives, reason, remedy))
+	transmits, reason, remedy := policy.Transmit(p)
+	checks = append(checks, way(name, "takes redirected frames", transmits, reason, remedy))
+
+	// A larger frame reaches XDP in several buffers, and the kernel refuses the program
+	// where the driver has no such frames.
+	const onePage = 3500 // 4096, less XDP_PACKET_HEADROOM, skb_shared_info and Ethernet: veth's limit
+	if l.Features.Has(kernel.XDPBasic) && !l.Features.Has(kernel.XDPFrags) && l.MTU > onePage {
+		checks = append(checks, warn(name, fmt.Sprintf("MTU %d is over what %s carries in XDP", l.MTU, device(l)),
+			fmt.Sprintf("ip link set dev %s mtu %d, or xdp = \"off\" for it", l.Name, onePage)))
+	}
+	if l.Up && !l.Carrier {
+		checks = append(checks, warn(name, "nobody is at the other end (no carrier)", "look at the cable, or set the peer up"))
+	}
+	return checks
+}
+
+// way puts one end of the XDP way into words. What the operator can change is a warning.
+func way(name, what string, yes bool, reason, remedy string) api.Check {
+	switch {
+	case yes:
+		return ok(name, "%s", what)
+	case remedy != "":
+		return warn(name, reason, remedy)
+	}
+	return ok(name, "%s", reason)
+}
+
+func device(l kernel.Link) string {
+	switch {
+	case l.Driver != "" && l.Kind != "" && l.Driver != l.Kind:
+		return fmt.Sprintf("%s with driver %s", l.Kind, l.Driver)
+	case l.Driver != "":
+		return "driver " + l.Driver
+	case l.Kind != "":
+		return l.Kind
+	}
+	return "a device without a named driver"
+}

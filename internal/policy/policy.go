@@ -1,0 +1,185 @@
+// Package policy judges ports: may shunt's programs sit on an interface at all, may
+// one of them be an XDP program, and may other ports redirect frames to it?
+//
+// It is arithmetic on facts: package kernel's Links and Hooks, what TC ingress
+// counted of the port's peer (Peer), and the mode from the configuration. The daemon
+// calls Decide for every port whenever one of these changes; doctor calls it to say
+// what would be. Nothing here touches the system or needs rights.
+//
+// In doubt it refuses: a kind of interface that is not known here is not understood
+// by the data path either, and forwards as before. Its limit is what the kernel tells:
+// a driver that claims a feature and lacks it is found out by the transmit counters,
+// not here.
+package policy
+
+import (
+	"fmt"
+	"strings"
+
+	"shunt/internal/kernel"
+)
+
+// Mode is the operator's word on XDP, from the configuration.
+type Mode string
+
+// The modes.
+const (
+	Auto Mode = "auto" // where it is right and pays
+	On   Mode = "on"   // wherever the driver can
+	Off  Mode = "off"  // nowhere
+)
+
+// Port is what is known of an interface.
+type Port struct {
+	Link    kernel.Link
+	Foreign []string // other people's hooks in words: kernel.Hooks, and tcx programs
+	OwnXDP  uint32   // id of shunt's own XDP program, if it is attached; else 0
+	Peer    Peer     // what the other end sends
+}
+
+// Decision is what a port gets.
+type Decision struct {
+	Attach      bool // TC programs; false: refused, the kernel forwards as before
+	XDPReceive  bool // the XDP program too
+	XDPTransmit bool // others may redirect frames to it in XDP
+
+	// Reason says in plain words why something was not granted: if Attach is false,
+	// why not; else why there is no XDP. Remedy says what would change that; it is
+	// empty where nothing would, or waiting will.
+	Reason, Remedy string
+}
+
+// Decide judges a port.
+func Decide(p Port, mode Mode) Decision {
+	for _, refuse := range []func(Port) (reason, remedy string){kind, medium, member, foreign} {
+		if reason, remedy := refuse(p); reason != "" {
+			return Decision{Reason: reason, Remedy: remedy}
+		}
+	}
+	d := Decision{Attach: true}
+	var why, remedy string
+	d.XDPReceive, d.Reason, d.Remedy = Receive(p, mode)
+	d.XDPTransmit, why, remedy = Transmit(p)
+	if d.Reason == "" {
+		d.Reason, d.Remedy = why, remedy
+	}
+	return d
+}
+
+// understood are the link kinds whose packets the data path knows to read on both
+// ways; a physical device has no kind. Tap devices have kind "tun" too, and tun
+// devices fall to medium.
+var understood = map[string]bool{"": true, "veth": true, "tun": true}
+
+// kindWords names the kinds that people will try.
+var kindWords = map[string]string{
+	"vlan": "a VLAN device", "macvlan": "a macvlan device", "macvtap": "a macvtap device",
+	"ipvlan": "an ipvlan device", "bond": "a bond", "team": "a team", "bridge": "a bridge",
+	"vrf": "a VRF", "ppp": "a PPP device", "vxlan": "a VXLAN tunnel", "geneve": "a Geneve tunnel",
+	"gre": "a GRE tunnel", "gretap": "a GRE tunnel", "ip6gre": "a GRE tunnel", "ip6gretap": "a GRE tunnel",
+	"erspan": "an ERSPAN tunnel", "ipip": "an IPIP tunnel", "sit": "a SIT tunnel",
+	"ip6tnl": "an IPv6 tunnel", "vti": "a VTI tunnel", "vti6": "a VTI tunnel",
+	"xfrm": "an IPsec interface", "wireguard": "a WireGuard tunnel", "openvswitch": "an Open vSwitch bridge",
+	"macsec": "a MACsec device", "netkit": "a netkit device", "dummy": "a dummy device",
+	"ifb": "an ifb device", "dsa": "a DSA switch port", "hsr": "an HSR device", "nlmon": "a netlink monitor",
+}
+
+func kind(p Port) (reason, remedy string) {
+	l := p.Link
+	if understood[l.Kind] {
+		return "", ""
+	}
+	words := kindWords[l.Kind]
+	if words == "" {
+		words = fmt.Sprintf("a device of kind %q", l.Kind)
+	}
+	reason = fmt.Sprintf("%s is %s, which is not understood yet", l.Name, words)
+	switch {
+	case l.ParentName != "":
+		remedy = fmt.Sprintf("name its physical port %s; what goes through %s stays with the kernel", l.ParentName, l.Name)
+	case l.Kind == "bond" || l.Kind == "team" || l.Kind == "bridge" || l.Kind == "vrf":
+		remedy = fmt.Sprintf("name only physical ports that do not belong to %s", l.Name)
+	default:
+		remedy = "name only physical ports, veth and tap devices"
+	}
+	return reason, remedy
+}
+
+func medium(p Port) (reason, remedy string) {
+	switch p.Link.Type {
+	case kernel.Ethernet:
+		return "", ""
+	case kernel.Loopback:
+		return p.Link.Name + " is the loopback device: nothing is forwarded there", "leave it out"
+	}
+	return p.Link.Name + " is not an Ethernet port", "name only Ethernet ports"
+}
+
+// member refuses ports that another device takes its packets from: what the kernel
+// does to them is not decided on the port.
+func member(p Port) (reason, remedy string) {
+	l := p.Link
+	if l.Master == 0 {
+		return "", ""
+	}
+	master := l.MasterName
+	if master == "" {
+		master = fmt.Sprintf("interface %d", l.Master)
+	}
+	what := l.MasterKind
+	if what == "" {
+		what = l.SlaveKind
+	}
+	return fmt.Sprintf("%s belongs to %s %s, which is not understood yet", l.Name, orDevice(what), master),
+		fmt.Sprintf("take it out of %s (ip link set dev %s nomaster), or leave it to the kernel", master, l.Name)
+}
+
+func orDevice(kind string) string {
+	if kind == "" {
+		return "device"
+	}
+	return kind
+}
+
+// foreign refuses ports with other people's programs: a repeated packet would skip
+// them, or reach them changed.
+func foreign(p Port) (reason, remedy string) {
+	l := p.Link
+	if l.XDP != kernel.XDPNone && (l.XDPID == 0 || l.XDPID != p.OwnXDP) {
+		return fmt.Sprintf("%s has another XDP program (id %d)", l.Name, l.XDPID),
+			fmt.Sprintf("remove it (ip link set dev %s xdp off; bpftool prog show id %d says whose it is), or leave %[1]s to the kernel",
+				l.Name, l.XDPID)
+	}
+	if len(p.Foreign) > 0 {
+		return fmt.Sprintf("%s has hooks that would be skipped: %s", l.Name, strings.Join(p.Foreign, ", ")),
+			fmt.Sprintf("remove them, or leave %s to the kernel", l.Name)
+	}
+	return "", ""
+}
+
+// Transmit says whether frames may be redirected to a port in XDP, and if not, why and
+// what would change that. Its driver must take them (devmap fails with EOPNOTSUPP
+// otherwise, and the frames are lost), and nobody may have set a qdisc, which they
+// would bypass.
+func Transmit(p Port) (ok bool, reason, remedy string) {
+	l := p.Link
+	switch {
+	case !l.Up:
+		return false, l.Name + " is down", fmt.Sprintf("ip link set dev %s up", l.Name)
+	case l.Queueing != "":
+		return false, fmt.Sprintf("%s has the queueing policy %s, which XDP would bypass: flows to it go by TC", l.Name, l.Queueing), ""
+	case l.Features.Has(kernel.XDPTransmit):
+		return true, "", ""
+	case l.Kind == "veth":
+		return false, fmt.Sprintf("the peer of %s does not poll, so %[1]s takes no redirected frames", l.Name),
+			fmt.Sprintf("switch on GRO at the peer of %s: ethtool -K PEER gro on", l.Name)
+	}
+	return false, fmt.Sprintf("driver %s takes no redirected frames on %s: flows to it go by TC", named(l.Driver), l.Name), ""
+}
+
+func named(driver string) string {
+	if driver == "" {
+		return "(unnamed)"
+	}
+	return driver
+}

@@ -1,0 +1,163 @@
+package policy
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"shunt/internal/kernel"
+)
+
+const (
+	driverXDP = kernel.XDPBasic | kernel.XDPRedirect | kernel.XDPTransmit
+	noXDP     = kernel.XDPFeatures(0)
+)
+
+// nic is a physical port with everything right, changed by each of the given hands.
+func nic(change ...func(*Port)) Port {
+	p := Port{Link: kernel.Link{
+		Index: 2, Name: "eth0", Type: kernel.Ethernet, MTU: 1500, Up: true, Carrier: true,
+		Qdisc: "mq", Driver: "ice", Features: driverXDP,
+	}}
+	for _, c := range change {
+		c(&p)
+	}
+	return p
+}
+
+func wire(p *Port)    { p.Peer = observed(Wire{Plain: 64}, Wire{Plain: 64}) }
+func veth(p *Port)    { p.Link.Kind, p.Link.Driver = "veth", "veth" }
+func partial(p *Port) { p.Peer = observed(Wire{Plain: 64, Partial: 1}) }
+func tagged(p *Port)  { p.Peer = observed(Wire{Plain: 64, Tagged: 1}) }
+
+func observed(periods ...Wire) (p Peer) {
+	now := time.Now()
+	for i, w := range periods {
+		p.Observe(now.Add(time.Duration(i)*time.Second), w)
+	}
+	return p
+}
+
+func TestDecide(t *testing.T) {
+	type want struct {
+		attach, receive, transmit bool
+		reason, remedy            string // parts of them; "" stands for empty
+	}
+	for _, c := range []struct {
+		name string
+		port Port
+		mode Mode
+		want want
+	}{
+		{"physical", nic(), Auto, want{true, true, true, "", ""}},
+		{"physical, on", nic(), On, want{true, true, true, "", ""}},
+		{"physical, off", nic(), Off, want{true, false, true, `xdp = "off"`, ""}},
+
+		{"vlan", nic(func(p *Port) { p.Link.Name, p.Link.Kind, p.Link.ParentName = "eth0.10", "vlan", "eth0" }), Auto,
+			want{false, false, false, "eth0.10 is a VLAN device", "name its physical port eth0"}},
+		{"bridge", nic(func(p *Port) { p.Link.Name, p.Link.Kind = "br0", "bridge" }), Auto,
+			want{false, false, false, "br0 is a bridge", "do not belong to br0"}},
+		{"wireguard", nic(func(p *Port) { p.Link.Kind, p.Link.Type = "wireguard", 0xfffe }), Auto,
+			want{false, false, false, "a WireGuard tunnel", "name only physical ports"}},
+		{"unheard of", nic(func(p *Port) { p.Link.Kind = "frob" }), On,
+			want{false, false, false, `a device of kind "frob"`, "name only physical ports"}},
+		{"loopback", nic(func(p *Port) { p.Link.Type = kernel.Loopback }), Auto,
+			want{false, false, false, "loopback", "leave it out"}},
+		{"tun", nic(func(p *Port) { p.Link.Kind, p.Link.Type = "tun", 0xfffe }), Auto,
+			want{false, false, false, "not an Ethernet port", "Ethernet"}},
+		{"bridge port", nic(func(p *Port) { p.Link.Master, p.Link.MasterName, p.Link.MasterKind = 9, "br0", "bridge" }), Auto,
+			want{false, false, false, "belongs to bridge br0", "nomaster"}},
+		{"slave of a hidden master", nic(func(p *Port) { p.Link.Master, p.Link.SlaveKind = 9, "vrf" }), Auto,
+			want{false, false, false, "belongs to vrf interface 9", "nomaster"}},
+		{"foreign hooks", nic(func(p *Port) { p.Foreign = []string{"tc ingress filter bpf pref 1", "nftables chain netdev t c"} }), Auto,
+			want{false, false, false, "tc ingress filter bpf pref 1, nftables chain netdev t c", "remove them"}},
+		{"foreign XDP", nic(func(p *Port) { p.Link.XDP, p.Link.XDPID, p.OwnXDP = kernel.XDPNative, 7, 6 }), Auto,
+			want{false, false, false, "another XDP program (id 7)", "xdp off"}},
+		{"several XDP", nic(func(p *Port) { p.Link.XDP = kernel.XDPMulti }), Auto,
+			want{false, false, false, "another XDP program", "xdp off"}},
+		{"own XDP", nic(func(p *Port) { p.Link.XDP, p.Link.XDPID, p.OwnXDP = kernel.XDPNative, 7, 7 }), Auto,
+			want{true, true, true, "", ""}},
+
+		{"down", nic(func(p *Port) { p.Link.Up = false }), Auto, want{true, true, false, "down", "eth0 up"}},
+		{"queueing", nic(func(p *Port) { p.Link.Queueing = "cake" }), Auto, want{true, true, false, "cake", ""}},
+		{"takes no frames", nic(func(p *Port) { p.Link.Features &^= kernel.XDPTransmit }), Auto,
+			want{true, true, false, "driver ice takes no redirected", ""}},
+		{"no XDP", nic(func(p *Port) { p.Link.Features = noXDP }), On,
+			want{true, false, false, "driver ice cannot redirect", ""}},
+		{"XDP without redirect", nic(func(p *Port) { p.Link.Features = kernel.XDPBasic }), Auto,
+			want{true, false, false, "cannot redirect", ""}},
+		{"tags stripped", nic(func(p *Port) { p.Link.Offloads.RxVLAN = true }), Auto,
+			want{true, false, true, "strips VLAN tags", "ethtool -K eth0 rxvlan off"}},
+		{"tags stripped, on", nic(func(p *Port) { p.Link.Offloads.RxVLAN = true }), On,
+			want{true, false, true, "strips VLAN tags", "ethtool -K eth0 rxvlan off"}},
+		{"tags stripped for good", nic(func(p *Port) { p.Link.Offloads = kernel.Offloads{RxVLAN: true, RxVLANFixed: true} }), Auto,
+			want{true, false, true, "strips VLAN tags", ""}},
+
+		{"veth, unknown", nic(veth), Auto, want{true, false, true, "not yet known", ""}},
+		{"veth, wire", nic(veth, wire), Auto, want{true, true, true, "", ""}},
+		{"veth, partial", nic(veth, partial), Auto, want{true, false, true, "unfinished", "tx off"}},
+		{"veth, tagged", nic(veth, tagged), Auto, want{true, false, true, "VLAN tags beside", "txvlan off"}},
+		{"veth, on", nic(veth, partial), On, want{true, true, true, "", ""}},
+		{"veth keeps its rx-vlan", nic(veth, wire, func(p *Port) { p.Link.Offloads.RxVLAN = true }), Auto,
+			want{true, true, true, "", ""}},
+		{"veth, peer does not poll", nic(veth, wire, func(p *Port) { p.Link.Features &^= kernel.XDPTransmit }), Auto,
+			want{true, true, false, "does not poll", "gro on"}},
+		{"tap", nic(func(p *Port) { p.Link.Kind, p.Link.Driver = "tun", "tun" }), Auto,
+			want{true, false, true, "not yet known", ""}},
+		{"virtio", nic(func(p *Port) { p.Link.Driver = "virtio_net" }), Auto,
+			want{true, false, true, "not yet known", ""}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := Decide(c.port, c.mode)
+			if got.Attach != c.want.attach || got.XDPReceive != c.want.receive || got.XDPTransmit != c.want.transmit {
+				t.Errorf("attach, receive, transmit = %v %v %v, want %v %v %v", got.Attach, got.XDPReceive, got.XDPTransmit,
+					c.want.attach, c.want.receive, c.want.transmit)
+			}
+			part(t, "reason", got.Reason, c.want.reason)
+			part(t, "remedy", got.Remedy, c.want.remedy)
+		})
+	}
+}
+
+// part wants a one-line text that holds the given part, or none at all.
+func part(t *testing.T, what, got, want string) {
+	t.Helper()
+	if !strings.Contains(got, want) || want == "" && got != "" || strings.Contains(got, "\n") {
+		t.Errorf("%s = %q, want something with %q", what, got, want)
+	}
+}
+
+func TestPeer(t *testing.T) {
+	start := time.Now()
+	plain, quiet := Wire{Plain: enough}, Wire{Plain: enough - 1}
+	type step struct {
+		after time.Duration
+		seen  Wire
+		wire  bool
+	}
+	for _, c := range []struct {
+		name  string
+		steps []step
+	}{
+		{"two full periods", []step{{0, plain, false}, {1, plain, true}}},
+		{"quiet periods say nothing", []step{{0, plain, false}, {1, quiet, false}, {2, Wire{}, false}, {3, plain, true}, {4, Wire{}, true}}},
+		{"one partial packet begins anew", []step{{0, plain, false}, {1, Wire{Plain: 1000, Partial: 1}, false}, {2, plain, false}, {3, plain, true}}},
+		{"one tagged packet too", []step{{0, plain, false}, {1, Wire{Tagged: 1}, false}, {2, plain, false}, {3, plain, true}}},
+		{"trust lost is held off", []step{
+			{0, plain, false}, {1, plain, true}, {2, Wire{Partial: 1}, false},
+			{3, plain, false}, {4, plain, false}, {61, plain, false}, {62, plain, false}, {63, plain, true}}},
+		{"bad packets within the hold-off do not stretch it", []step{
+			{0, plain, false}, {1, plain, true}, {2, Wire{Tagged: 1}, false},
+			{30, Wire{Tagged: 1}, false}, {62, plain, false}, {63, plain, true}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var p Peer
+			for i, s := range c.steps {
+				p.Observe(start.Add(s.after*time.Second), s.seen)
+				if p.IsWire() != s.wire {
+					t.Fatalf("step %d: wire = %v, want %v", i, p.IsWire(), s.wire)
+				}
+			}
+		})
+	}
+}
