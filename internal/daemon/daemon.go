@@ -1,0 +1,269 @@
+// Package daemon is `shunt run`: it decides which programs sit on which port, tells the
+// data path what changed, and answers the API.
+//
+// It keeps no packet state. What it knows can be read again at any time (ports from the
+// kernel, flows from the pinned maps), so that a new daemon takes over where a dead one
+// stopped, and nothing forwards differently in between: leases end by themselves.
+//
+// One goroutine owns the ports (loop in this file); the API reads snapshots. Limits: one
+// daemon serves one network namespace, and every announced change makes all flows prove
+// themselves again.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"shunt/internal/api"
+	"shunt/internal/config"
+	"shunt/internal/dataplane"
+	"shunt/internal/kernel"
+)
+
+// How often the daemon looks at what no event tells.
+const (
+	beatEvery    = 500 * time.Millisecond // the data path takes it for dead after 3 s
+	healthEvery  = 50 * time.Millisecond  // frames that a driver refuses
+	reviewEvery  = time.Second            // wire behaviour of peers, lease, tcx programs
+	coalesce     = 10 * time.Millisecond  // events that belong together
+	bumpsApart   = 100 * time.Millisecond // a flood of events must not keep all flows slow
+	losesHoldOff = 30 * time.Second       // an egress that lost frames gets no XDP for so long
+)
+
+// Daemon is one running `shunt run`.
+type Daemon struct {
+	cfg     config.Config
+	paths   config.Paths
+	plane   *dataplane.Plane
+	hz      uint32
+	started time.Time
+	log     *slog.Logger
+	stop    chan struct{} // closed by the API's stop
+
+	mu     sync.Mutex
+	ports  map[int]*port     // configured interfaces that are there now, by ifindex
+	events map[string]uint64 // announced changes by kind
+	lease  leaseControl
+	closed bool
+}
+
+// Run serves until ctx ends, which leaves the data path as it is, or until the API's
+// stop, which takes it away. Errors are one line.
+func Run(ctx context.Context, cfg config.Config, paths config.Paths) error {
+	unlock, err := lock(paths)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	d, err := open(cfg, paths)
+	if err != nil {
+		return err
+	}
+	err = d.serve(ctx)
+	d.plane.Close()
+	if d.stopped() {
+		return errors.Join(err, dataplane.Remove(paths.BPFFS), os.Remove(paths.Lock()))
+	}
+	return err
+}
+
+// CleanUp removes what a dead daemon left. It refuses while one lives.
+func CleanUp(paths config.Paths) error {
+	if _, err := os.Stat(paths.State); errors.Is(err, os.ErrNotExist) {
+		return dataplane.Remove(paths.BPFFS)
+	}
+	unlock, err := lock(paths)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	os.Remove(paths.Socket())
+	return errors.Join(dataplane.Remove(paths.BPFFS), os.Remove(paths.Lock()))
+}
+
+// lock keeps a second daemon out of the same state directory.
+func lock(paths config.Paths) (unlock func(), err error) {
+	if err := os.MkdirAll(paths.State, 0o755); err != nil {
+		return nil, fmt.Errorf("state directory: %w; name another with --state", err)
+	}
+	f, err := os.OpenFile(paths.Lock(), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock file: %w; run as root", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: a daemon runs already; end it with \"shunt stop\" or give this one another --state and --bpffs", paths.Lock())
+	}
+	return func() { f.Close() }, nil
+}
+
+func open(cfg config.Config, paths config.Paths) (*Daemon, error) {
+	hz, err := kernel.HZ()
+	if err != nil {
+		return nil, err
+	}
+	if v, err := kernel.Version(); err == nil && !v.AtLeast(6, 6) {
+		return nil, fmt.Errorf("Linux %s is too old: shunt needs 6.6 or later (tcx, kernel context casts, netdev features)", v.Text)
+	}
+	d := &Daemon{
+		cfg: cfg, paths: paths, hz: hz, started: time.Now(), log: slog.Default(),
+		stop: make(chan struct{}), ports: map[int]*port{}, events: map[string]uint64{},
+	}
+	if err := d.checkNames(); err != nil {
+		return nil, err
+	}
+	netns, err := netnsInode()
+	if err != nil {
+		return nil, err
+	}
+	d.plane, err = dataplane.Open(dataplane.Options{Dir: paths.BPFFS, Flows: cfg.Flows, Netns: netns})
+	if err != nil {
+		return nil, err
+	}
+	d.lease = leaseControl{base: cfg.Lease}
+	d.plane.Configure(dataplane.Settings{
+		Threshold: cfg.Threshold, HZ: hz, TCP: cfg.TCP,
+		Lease: d.jiffies(cfg.Lease), LeaseLive: d.jiffies(cfg.Lease),
+	})
+	if d.plane.TookOver {
+		d.log.Info("took over the data path of an earlier daemon", "bpffs", paths.BPFFS)
+	}
+	return d, nil
+}
+
+// checkNames refuses an exact name that is no interface: more likely a slip than a wish.
+func (d *Daemon) checkNames() error {
+	links, err := kernel.Links()
+	if err != nil {
+		return err
+	}
+	have := map[string]bool{}
+	for _, l := range links {
+		have[l.Name] = true
+	}
+	for _, name := range d.cfg.Exact() {
+		if !have[name] {
+			return fmt.Errorf("port %s: no such interface; \"ip link\" lists them, and a wildcard (%s*) waits for one to come", name, name)
+		}
+	}
+	return nil
+}
+
+func netnsInode() (uint32, error) {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/net", &st); err != nil {
+		return 0, fmt.Errorf("network namespace: %w", err)
+	}
+	return uint32(st.Ino), nil
+}
+
+func (d *Daemon) jiffies(t time.Duration) uint32 {
+	return uint32(t * time.Duration(d.hz) / time.Second)
+}
+
+func (d *Daemon) serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events, err := kernel.Watch(ctx)
+	if err != nil {
+		return err
+	}
+	if err := d.plane.Watch(); err != nil {
+		return err
+	}
+	if _, err := d.plane.Beat(); err != nil {
+		return err
+	}
+	// what changed while nobody listened is unknown
+	d.plane.Bump()
+	if err := d.review(true); err != nil {
+		return d.undo(err)
+	}
+	ct, err := kernel.OpenConntrack()
+	if err != nil {
+		return d.undo(err)
+	}
+	defer ct.Close()
+	requests, stopRequests, err := d.plane.Requests()
+	if err != nil {
+		return d.undo(err)
+	}
+	listener, err := api.Listen(d.paths.Socket())
+	if err != nil {
+		return d.undo(err)
+	}
+	defer os.Remove(d.paths.Socket())
+
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return api.NewServer(d).Serve(ctx, listener) })
+	g.Go(func() error { return requests(func(c dataplane.Connection) { d.liberate(ct, c) }) })
+	g.Go(func() error { <-ctx.Done(); return stopRequests() })
+	g.Go(func() error {
+		defer cancel()
+		return d.loop(ctx, events)
+	})
+	d.log.Info("ready", "socket", d.paths.Socket(), "state", filepath.Clean(d.paths.State))
+	return g.Wait()
+}
+
+// undo is for a start that failed: a data path that this process began is taken away.
+func (d *Daemon) undo(err error) error {
+	if !d.plane.TookOver {
+		return errors.Join(err, d.plane.Detach(), dataplane.Remove(d.paths.BPFFS))
+	}
+	return err
+}
+
+// loop owns the ports. It ends with ctx or by the API's stop.
+func (d *Daemon) loop(ctx context.Context, events <-chan kernel.Event) error {
+	beat, health, review := time.NewTicker(beatEvery), time.NewTicker(healthEvery), time.NewTicker(reviewEvery)
+	defer beat.Stop()
+	defer health.Stop()
+	defer review.Stop()
+	change := newChange()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.stop:
+			return nil
+		case e, ok := <-events:
+			if !ok {
+				return nil
+			}
+			d.announce(e, change)
+		case <-change.timer.C:
+			d.obey(change)
+		case <-health.C:
+			d.checkTransmits()
+		case <-beat.C:
+			if _, err := d.plane.Beat(); err != nil {
+				d.log.Error("heartbeat failed", "err", err)
+			}
+		case <-review.C:
+			d.observe(time.Now())
+			d.stretchLease()
+			if err := d.review(false); err != nil {
+				d.log.Error("ports could not be read; trying again", "err", err)
+			}
+		}
+	}
+}
+
+func (d *Daemon) stopped() bool {
+	select {
+	case <-d.stop:
+		return true
+	default:
+		return false
+	}
+}
