@@ -159,7 +159,8 @@ struct slot {
 	__u16 mtu;			/* largest IP packet for the egress and its route */
 	__u8 why;			/* last reason at TC ingress or egress, for explain */
 	__u8 tcp_scale;			/* scale of tcp_wnd */
-	__u32 count;			/* sighted packets without an idle second between them */
+	__u32 count;			/* sighted packets without an idle second between them; once
+					 * armed: ns (wrapping) of the last hit after the lease's end */
 	__u32 seen;			/* jiffies of the last one */
 	/* line 1: what to make of it */
 	__u8 dmac_out[6], smac_out[6];
@@ -170,7 +171,7 @@ struct slot {
 	__u32 oif;			/* ifindex, for TC */
 	__u16 tx;			/* devmap index, for XDP */
 	__u16 tcp_wnd;			/* window field last seen */
-	__u32 tcp_seq, tcp_ack;		/* last seen */
+	__u32 tcp_seq, tcp_ack;		/* end of the last segment seen, and what it acknowledged */
 	__u32 mark;			/* of the skb, for TC */
 	__u64 packets, bytes;		/* repeated; bytes of IP */
 	/* line 2: IPv6 words, and what only the slow path reads */
@@ -195,7 +196,7 @@ struct sighting {
 	__u32 way;
 	__u32 gen;
 	__u32 label;
-	__u32 len;			/* skb length */
+	__u32 len;			/* of the frame, without padding or trailer */
 	__u16 id;			/* IPv4 */
 	__u16 frag;			/* IPv4 flags and offset */
 	__u16 l4_sum;			/* checksum field of L4 */
@@ -244,9 +245,10 @@ struct transmit {
 
 enum event_kind {
 	EVENT_LIBERAL = 1,		/* set be-liberal on this connection, please */
+	EVENT_RESET = 2,		/* it was reset: conntrack may not have believed it */
 };
 
-/* BPF to daemon, by ring buffer: a connection by its original tuple. */
+/* BPF to daemon, by ring buffer: a connection by one of its tuples (LIBERAL: the original). */
 struct event {
 	__u32 kind;			/* enum event_kind */
 	__u8 family, proto;

@@ -73,17 +73,21 @@ static __always_inline __u32 flow_bucket(__u64 h, int choice)
 	return h >> 32 & ctl.bucket_mask;
 }
 
+/* Field by field: a wide load of what was just stored in parts would wait until those
+ * stores have left the store buffer, which costs more than the whole look-up. */
 static __always_inline int same_flow(const struct slot *s, const struct flow_key *k,
 				     const struct flow_words *w)
 {
-	const __u64 *a = (const void *)&s->key, *b = (const void *)k;
-
-	if (a[0] != b[0] || a[1] != b[1] || ((__u32 *)a)[4] != ((__u32 *)b)[4])
+	if ((s->key.saddr ^ k->saddr) | (s->key.daddr ^ k->daddr) | (s->key.port ^ k->port) |
+	    (s->key.sport ^ k->sport) | (s->key.dport ^ k->dport) |
+	    (s->key.proto ^ k->proto) | (s->key.family ^ k->family))
 		return 0;
 	if (k->family == 6) {
-		const __u64 *x = (const void *)&s->in6, *y = (const void *)w;
+		__u32 differ = 0;
 
-		return x[0] == y[0] && x[1] == y[1] && x[2] == y[2];
+		for (int i = 0; i < 3; i++)
+			differ |= (s->in6.saddr[i] ^ w->saddr[i]) | (s->in6.daddr[i] ^ w->daddr[i]);
+		return !differ;
 	}
 	return 1;
 }
@@ -206,20 +210,11 @@ static __always_inline struct slot *flow_claim(const struct flow_key *k, const s
 	return best;
 }
 
-/* Why an armed entry must not be used for this packet now; HIT: it may. */
-static __always_inline enum reason flow_check(const struct slot *s, const struct frame *f)
+/* Does the packet look like those that the entry was learned from? */
+static __always_inline enum reason flow_differs(const struct slot *s, const struct frame *f)
 {
 	const __u32 *mac = (const void *)f->eth, *in = (const void *)s->dmac_in;
 
-	if (s->state != SLOT_ARMED) {
-		if (s->state == SLOT_CLOSED)
-			return REASON_CLOSED;
-		return s->count < ctl.threshold ? REASON_BELOW_THRESHOLD : REASON_LEARNING;
-	}
-	if (s->gen != ctl.gen)
-		return REASON_OLD_GENERATION;
-	if (!before(now_jiffies(), s->lease))
-		return REASON_LEASE_ENDED;
 	if (mac[0] != in[0] || mac[1] != in[1] || mac[2] != in[2])
 		return REASON_MAC_DIFFERS;
 	if ((f->tos & 0xfc) != s->dscp_in)
@@ -229,6 +224,21 @@ static __always_inline enum reason flow_check(const struct slot *s, const struct
 	return REASON_HIT;
 }
 
+/* Why an armed entry must not be used for this packet now; HIT: it may. */
+static __always_inline enum reason flow_check(const struct slot *s, const struct frame *f)
+{
+	if (s->state != SLOT_ARMED) {
+		if (s->state == SLOT_CLOSED)
+			return REASON_CLOSED;
+		return s->count < ctl.threshold ? REASON_BELOW_THRESHOLD : REASON_LEARNING;
+	}
+	if (s->gen != ctl.gen)
+		return REASON_OLD_GENERATION;
+	if (!before(now_jiffies(), s->lease))
+		return REASON_LEASE_ENDED;
+	return flow_differs(s, f);
+}
+
 /* One hit. Plain additions: a flow stays on one CPU (RSS); where it does not, figures
  * of the flow may fall short, those by reason never. */
 static __always_inline void flow_count(struct slot *s, const struct frame *f, __u32 packets, __u32 bytes)
@@ -236,7 +246,7 @@ static __always_inline void flow_count(struct slot *s, const struct frame *f, __
 	s->packets += packets;
 	s->bytes += bytes;
 	if (f->key.proto == IPPROTO_TCP) {
-		s->tcp_seq = f->tcp_seq;
+		s->tcp_seq = f->tcp_end;
 		s->tcp_ack = f->tcp_ack;
 		s->tcp_wnd = f->tcp_wnd;
 	}
@@ -268,12 +278,22 @@ static __always_inline void slot_close(struct slot *s, enum slot_state state, __
 	flow_unlock(s);
 }
 
+/* A SYN, FIN or RST, copied out of its frame so that the rare case does not keep the
+ * frame of the common one in memory. */
+struct closing {
+	struct flow_key key;
+	struct flow_words in6;
+	enum reason reason;	/* TCP_SYN or TCP_CLOSE */
+	__u32 seq;
+	__u8 flags;		/* enum tcp_flag */
+};
+
 enum { MAXACKWINDOW = 66000 };		/* nf_conntrack_proto_tcp.c */
 
 /* Could this FIN or RST be real? Conntrack's own window check is off for armed
  * connections (be-liberal), so it is made here, as wide as conntrack's at least:
  * the sequence number lies around what the other side acknowledged last. */
-static __always_inline int plausible(const struct frame *f, const struct slot *s, const struct slot *rev)
+static __always_inline int plausible(__u32 seq, const struct slot *s, const struct slot *rev)
 {
 	__u32 base, window = MAXACKWINDOW;
 
@@ -289,11 +309,43 @@ static __always_inline int plausible(const struct frame *f, const struct slot *s
 	} else {
 		return 1;
 	}
-	return f->tcp_seq - base + window <= 2 * window;
+	return seq - base + window <= 2 * window;
 }
 
-/* SYN, FIN or RST: close both directions at once, whatever becomes of the packet. */
-static __always_inline enum reason flow_close(const struct frame *f, enum reason reason)
+/* A reset that is the very next in sequence ends the connection (RFC 5961 3.2). Conntrack
+ * compares it with the last packets that it saw, and those were not the last ones: it
+ * would stay ESTABLISHED for a challenge (nf_conntrack_tcp_packet(), td_maxack). */
+static __always_inline void tell_reset(const struct closing *c, const struct slot *s, const struct slot *rev)
+{
+	struct event *e;
+
+	if (!(c->flags & TCP_RST) || !(s->flags & SLOT_LIBERAL) || s->state == SLOT_CLOSED)
+		return;
+	if (!(s->tcp_wnd && c->seq == s->tcp_seq) && !(rev && rev->tcp_wnd && c->seq == rev->tcp_ack))
+		return;
+	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e)
+		return;
+	__builtin_memset(e, 0, sizeof(*e));
+	e->kind = EVENT_RESET;
+	e->family = c->key.family;
+	e->proto = c->key.proto;
+	e->sport = c->key.sport;
+	e->dport = c->key.dport;
+	if (c->key.family == 4) {
+		e->saddr[0] = c->key.saddr;
+		e->daddr[0] = c->key.daddr;
+	} else {
+		__builtin_memcpy(e->saddr, c->in6.saddr, sizeof(c->in6.saddr));
+		__builtin_memcpy(e->daddr, c->in6.daddr, sizeof(c->in6.daddr));
+		e->saddr[3] = c->key.saddr;
+		e->daddr[3] = c->key.daddr;
+	}
+	bpf_ringbuf_submit(e, 0);
+}
+
+/* Close both directions at once, whatever becomes of the packet. */
+static __always_inline enum reason flow_close(const struct closing *c)
 {
 	struct slot *s, *rev = 0;
 	struct flow_words w = {};
@@ -302,23 +354,30 @@ static __always_inline enum reason flow_close(const struct frame *f, enum reason
 	__u32 until = now_jiffies();
 	enum slot_state state = SLOT_SEEN;
 
-	s = flow_find(&f->key, &f->in6, &at);
+	s = flow_find(&c->key, &c->in6, &at);
 	if (!s)
-		return reason;
+		return c->reason;
 	if (s->flags & SLOT_PAIRED) {
 		reverse_key(s, &k, &w);
 		rev = flow_find(&k, &w, &at);
 	}
-	if (reason == REASON_TCP_CLOSE) {
-		if (!plausible(f, s, rev))
-			return s->flags & SLOT_LIBERAL ? REASON_TCP_IMPLAUSIBLE : reason;
+	if (c->reason == REASON_TCP_CLOSE) {
+		if (!plausible(c->seq, s, rev))
+			return s->flags & SLOT_LIBERAL ? REASON_TCP_IMPLAUSIBLE : c->reason;
+		tell_reset(c, s, rev);
 		state = SLOT_CLOSED;
 		until += ctl.lease;
 	}
 	slot_close(s, state, until);
 	if (rev)
 		slot_close(rev, state, until);
-	return reason;
+	return c->reason;
+}
+
+static __always_inline struct closing closing_of(const struct frame *f, enum reason reason)
+{
+	return (struct closing){ .key = f->key, .in6 = f->in6, .reason = reason,
+				 .seq = f->tcp_seq, .flags = f->tcp_flags };
 }
 
 #endif

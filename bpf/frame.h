@@ -37,6 +37,7 @@ struct frame {
 	__u8 tos;		/* TOS or traffic class, ECN included */
 	__u8 tcp_flags;
 	__u32 tcp_seq, tcp_ack;
+	__u32 tcp_end;		/* sequence number after the payload */
 	__u16 tcp_wnd;
 };
 

@@ -365,6 +365,7 @@ static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *sk
 	s->gen = g->gen;
 	s->lease = now_jiffies() + l->lease;
 	s->state = SLOT_ARMED;
+	s->count = 0;
 	s->flags = l->flags;
 	s->dscp_in = g->tos & 0xfc;
 	s->dscp_out = l->rw.dscp;

@@ -19,6 +19,7 @@ volatile struct control ctl SEC(".data.control");
  * look-up is address arithmetic and the memory is bounded and allocated once. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);	/* also what aligns the slots to cache lines */
 	__uint(max_entries, 1024);
 	__type(key, __u32);
 	__type(value, struct bucket);
@@ -64,7 +65,8 @@ struct {
 	__type(value, struct transmit);
 } transmits SEC(".maps");
 
-/* TC egress writes, the daemon reads. A full ring loses requests; they are made again. */
+/* All stages write, the daemon reads. A full ring loses requests: be-liberal is asked
+ * for again; a reset connection keeps its state until conntrack's timeout for one. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 64 * 1024);

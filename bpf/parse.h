@@ -32,6 +32,7 @@ static __always_inline enum reason parse_tcp(struct frame *f, __u32 room)
 	f->tcp_flags = ((__u8 *)tcp)[13];
 	f->tcp_seq = __builtin_bswap32(tcp->seq);
 	f->tcp_ack = __builtin_bswap32(tcp->ack_seq);
+	f->tcp_end = f->tcp_seq + room - header;
 	f->tcp_wnd = wire16(tcp->window);
 	if (f->tcp_flags & TCP_SYN)
 		return REASON_TCP_SYN;
@@ -188,7 +189,8 @@ static __always_inline enum reason parse_ipv6(struct frame *f)
 	return parse_l4(f, room);
 }
 
-static __always_inline enum reason parse(struct frame *f)
+/* HIT: an IP packet for this host; f->eth->h_proto says which. */
+static __always_inline enum reason parse_ethernet(struct frame *f)
 {
 	f->eth = f->data;
 	if (!within(f, f->eth, ETH_HLEN))
@@ -197,15 +199,20 @@ static __always_inline enum reason parse(struct frame *f)
 	switch (f->eth->h_proto) {
 	case __builtin_bswap16(ETH_P_IP):
 	case __builtin_bswap16(ETH_P_IPV6):
-		break;
+		return f->eth->h_dest[0] & 1 ? REASON_NOT_HOST : REASON_HIT;
 	case __builtin_bswap16(ETH_P_8021Q):
 	case __builtin_bswap16(ETH_P_AD):
 		return REASON_VLAN_TAG;
-	default:
-		return REASON_NOT_IP;
 	}
-	if (f->eth->h_dest[0] & 1)
-		return REASON_NOT_HOST;
+	return REASON_NOT_IP;
+}
+
+static __always_inline enum reason parse(struct frame *f)
+{
+	enum reason reason = parse_ethernet(f);
+
+	if (reason)
+		return reason;
 	if (f->eth->h_proto == __builtin_bswap16(ETH_P_IP))
 		return parse_ipv4(f);
 	return parse_ipv6(f);

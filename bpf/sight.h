@@ -51,7 +51,7 @@ static __always_inline void sight(struct sighting *g, struct __sk_buff *skb, str
 	g->way = at->way;
 	g->gen = gen;
 	g->label = f->label;
-	g->len = skb->len;
+	g->len = ETH_HLEN + f->l3_len;	/* ip_rcv_core() trims padding and trailers */
 	if (f->key.family == 4) {
 		g->id = ip->id;
 		g->frag = ip->frag_off;

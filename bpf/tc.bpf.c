@@ -121,12 +121,11 @@ static __always_inline enum reason count(struct slot *s, const struct frame *f, 
 {
 	__u32 now = now_jiffies();
 
-	if (before(s->seen + ctl.idle, now))
-		s->count = 0;
+	if (s->state != SLOT_ARMED)
+		s->count = before(s->seen + ctl.idle, now) ? 1 : s->count + 1;
 	s->seen = now;
-	s->count++;
 	if (f->key.proto == IPPROTO_TCP) {
-		s->tcp_seq = f->tcp_seq;
+		s->tcp_seq = f->tcp_end;
 		s->tcp_ack = f->tcp_ack;
 		s->tcp_wnd = f->tcp_wnd;
 	}
@@ -154,7 +153,9 @@ int shunt_ingress(struct __sk_buff *skb)
 		c->partial++;
 	reason = inspect(skb, k, &f);
 	if (reason == REASON_TCP_CLOSE || reason == REASON_TCP_SYN) {
-		reason = flow_close(&f, reason);
+		struct closing closing = closing_of(&f, reason);
+
+		reason = flow_close(&closing);
 		return leave(c, reason, reason == REASON_TCP_IMPLAUSIBLE ? DROP : NEXT);
 	}
 	if (reason)

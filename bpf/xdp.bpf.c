@@ -21,6 +21,73 @@ static __always_inline int again(struct xdp_md *ctx, struct frame *f)
 	return within(f, f->l4, 0);
 }
 
+/* Out of line: its registers and stack are not the common case's. */
+static __noinline enum reason close_aside(const struct closing *c)
+{
+	return flow_close(c);
+}
+
+enum { POLL_GAP_NS = 2000 };
+
+/* When the lease ends, hits of this NAPI poll may still wait in the devmap's bulk queue
+ * (bq_enqueue(), flushed at the end of the poll): a packet given to the kernel now would
+ * overtake them. So the flow stays fast until a pause shows that the poll is over, but
+ * for 20 ms at most. */
+static __always_inline int poll_goes_on(struct slot *s)
+{
+	__u32 now = bpf_ktime_get_ns(), last = s->count;
+
+	if (!before(now_jiffies(), s->lease + ctl.hz / 50 + 1) || (last && now - last > POLL_GAP_NS))
+		return 0;
+	s->count = now ? now : 1;
+	return 1;
+}
+
+/* `family` is a constant: the two copies of this function do without the other's work. */
+static __always_inline int way(struct xdp_md *ctx, struct frame *f, struct tally *c, const __u8 family)
+{
+	enum reason reason = family == 4 ? parse_ipv4(f) : parse_ipv6(f);
+	struct rewrite rw = {};
+	struct place at;
+	struct slot *s;
+	__u32 tx_index;
+
+	if (reason == REASON_TCP_CLOSE) {
+		struct closing closing = closing_of(f, reason);
+
+		reason = close_aside(&closing);
+		return leave(c, reason, reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
+	}
+	if (reason)
+		return leave(c, reason, XDP_PASS);
+	s = flow_find(&f->key, &f->in6, &at);
+	if (!s)
+		return leave(c, REASON_NO_ENTRY, XDP_PASS);
+	reason = flow_check(s, f);
+	if (reason == REASON_LEASE_ENDED && !flow_differs(s, f) && s->flags & SLOT_XDP && poll_goes_on(s))
+		reason = REASON_HIT;
+	if (reason)
+		return leave(c, reason, XDP_PASS);
+	if (!(s->flags & SLOT_XDP))
+		return leave(c, REASON_TC_WAY, XDP_PASS);
+	if (f->l3_len > s->mtu)
+		return leave(c, REASON_OVER_MTU, XDP_PASS);
+	rewrite_copy(&rw, s);
+	tx_index = s->tx;
+	if (flow_torn(s, &at))
+		return leave(c, REASON_BUSY, XDP_PASS);
+
+	/* Padding or a trailer: the kernel would not forward it (pskb_trim_rcsum in ip_rcv_core) */
+	if (f->len > ETH_HLEN + f->l3_len &&
+	    (bpf_xdp_adjust_tail(ctx, (int)(ETH_HLEN + f->l3_len - f->len)) || !again(ctx, f)))
+		return leave(c, REASON_MALFORMED, XDP_PASS);
+	edit_headers(f, &rw);
+	if (rw.flags & SLOT_NAT)
+		edit_l4_sum(f, &rw);
+	flow_count(s, f, 1, f->l3_len);
+	return leave(c, REASON_HIT, bpf_redirect_map(&tx, tx_index, XDP_DROP));
+}
+
 SEC("xdp.frags")
 int shunt_xdp(struct xdp_md *ctx)
 {
@@ -29,46 +96,16 @@ int shunt_xdp(struct xdp_md *ctx)
 		.len = ctx->data_end - ctx->data, .key.port = ctx->ingress_ifindex,
 	};
 	struct tally *c = tally_of(STAGE_XDP, ctx->ingress_ifindex);
-	struct rewrite rw = {};
 	enum reason reason;
-	struct place at;
-	struct slot *s;
-	__u32 tx_index;
 
 	if (ctl.paused)
 		return leave(c, REASON_PAUSED, XDP_PASS);
-	reason = parse(&f);
-	if (reason == REASON_TCP_CLOSE) {
-		reason = flow_close(&f, reason);
-		return leave(c, reason, reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
-	}
+	reason = parse_ethernet(&f);
 	if (reason)
 		return leave(c, reason, XDP_PASS);
-
-	s = flow_find(&f.key, &f.in6, &at);
-	if (!s)
-		return leave(c, REASON_NO_ENTRY, XDP_PASS);
-	reason = flow_check(s, &f);
-	if (reason)
-		return leave(c, reason, XDP_PASS);
-	if (!(s->flags & SLOT_XDP))
-		return leave(c, REASON_TC_WAY, XDP_PASS);
-	if (f.l3_len > s->mtu)
-		return leave(c, REASON_OVER_MTU, XDP_PASS);
-	rewrite_copy(&rw, s);
-	tx_index = s->tx;
-	if (flow_torn(s, &at))
-		return leave(c, REASON_BUSY, XDP_PASS);
-
-	/* Padding or a trailer: the kernel would not forward it (pskb_trim_rcsum in ip_rcv_core) */
-	if (f.len > ETH_HLEN + f.l3_len &&
-	    (bpf_xdp_adjust_tail(ctx, (int)(ETH_HLEN + f.l3_len - f.len)) || !again(ctx, &f)))
-		return leave(c, REASON_MALFORMED, XDP_PASS);
-	edit_headers(&f, &rw);
-	if (rw.flags & SLOT_NAT)
-		edit_l4_sum(&f, &rw);
-	flow_count(s, &f, 1, f.l3_len);
-	return leave(c, REASON_HIT, bpf_redirect_map(&tx, tx_index, XDP_DROP));
+	if (f.eth->h_proto == __builtin_bswap16(ETH_P_IP))
+		return way(ctx, &f, c, 4);
+	return way(ctx, &f, c, 6);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

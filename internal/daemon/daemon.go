@@ -69,11 +69,11 @@ func Run(ctx context.Context, cfg config.Config, paths config.Paths) error {
 		return err
 	}
 	err = d.serve(ctx)
-	d.plane.Close()
-	if d.stopped() {
-		return errors.Join(err, dataplane.Remove(paths.BPFFS), os.Remove(paths.Lock()))
+	if !d.stopped() {
+		d.plane.Close()
+		return err
 	}
-	return err
+	return errors.Join(err, d.plane.Detach(), d.plane.Close(), dataplane.Remove(paths.BPFFS), os.Remove(paths.Lock()))
 }
 
 // CleanUp removes what a dead daemon left. It refuses while one lives.
@@ -112,7 +112,7 @@ func open(cfg config.Config, paths config.Paths) (*Daemon, error) {
 		return nil, err
 	}
 	if v, err := kernel.Version(); err == nil && !v.AtLeast(6, 6) {
-		return nil, fmt.Errorf("Linux %s is too old: shunt needs 6.6 or later (tcx, kernel context casts, netdev features)", v.Text)
+		return nil, fmt.Errorf("kernel %s is too old: shunt needs 6.6 or later (tcx, kernel context casts, netdev features)", v.Text)
 	}
 	d := &Daemon{
 		cfg: cfg, paths: paths, hz: hz, started: time.Now(), log: slog.Default(),
@@ -205,7 +205,7 @@ func (d *Daemon) serve(ctx context.Context) error {
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return api.NewServer(d).Serve(ctx, listener) })
-	g.Go(func() error { return requests(func(c dataplane.Connection) { d.liberate(ct, c) }) })
+	g.Go(func() error { return requests(func(q dataplane.Request) { d.serveRequest(ct, q) }) })
 	g.Go(func() error { <-ctx.Done(); return stopRequests() })
 	g.Go(func() error {
 		defer cancel()

@@ -9,15 +9,19 @@ import (
 
 const tcp = 6
 
-// liberate switches conntrack's window check off for a connection that is about to be
-// repeated: conntrack will not see its packets any more, and would call the next one it
-// sees invalid. Windows of RST and FIN are checked in the data path from then on.
-func (d *Daemon) liberate(ct *kernel.Conntrack, c dataplane.Connection) {
-	err := ct.SetLiberal(kernel.Tuple{
-		Proto: tcp, Source: c.Original.Source, Destination: c.Original.Destination, Zone: c.Zone,
-	})
-	if err != nil && !errors.Is(err, kernel.ErrNoConnection) {
-		d.log.Warn("be-liberal could not be set; the connection stays with the kernel",
-			"from", c.Original.Source, "to", c.Original.Destination, "err", err)
+// serveRequest does to a connection in conntrack what the data path cannot.
+//
+// Be-liberal switches the window check off for a connection that is about to be repeated:
+// conntrack will not see its packets any more, and would call the next one it sees
+// invalid. Windows of RST and FIN are checked in the data path from then on; for the same
+// reason conntrack must be told that a reset was genuine.
+func (d *Daemon) serveRequest(ct *kernel.Conntrack, q dataplane.Request) {
+	t := kernel.Tuple{Proto: tcp, Source: q.Tuple.Source, Destination: q.Tuple.Destination, Zone: q.Zone}
+	do, words := ct.SetLiberal, "be-liberal could not be set; the connection stays with the kernel"
+	if q.Reset {
+		do, words = ct.SetReset, "a reset connection could not be closed; it ends by conntrack's timeout"
+	}
+	if err := do(t); err != nil && !errors.Is(err, kernel.ErrNoConnection) {
+		d.log.Warn(words, "from", t.Source, "to", t.Destination, "err", err)
 	}
 }

@@ -31,6 +31,11 @@ func (d *Daemon) review(first bool) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if first {
+		if err := d.taken(links); err != nil {
+			return err
+		}
+	}
 	there := map[int]bool{}
 	var want []dataplane.Attach
 	for _, l := range links {
@@ -41,7 +46,7 @@ func (d *Daemon) review(first bool) error {
 		p := d.ports[l.Index]
 		if p == nil {
 			p = &port{}
-			if p.link = l; p.ownXDP(d.plane) {
+			if d.ownXDP(l) {
 				p.peer = policy.Wired() // an earlier daemon saw so; nothing is detached to find out again
 			}
 			p.seen, _ = d.received(l.Index)
@@ -49,9 +54,6 @@ func (d *Daemon) review(first bool) error {
 		}
 		if err := d.decide(p, l); err != nil {
 			return err
-		}
-		if first && p.foreignXDP(d.plane) {
-			return fmt.Errorf("port %s: %s; %s", l.Name, p.decision.Reason, p.decision.Remedy)
 		}
 		if p.decision.Attach {
 			want = append(want, dataplane.Attach{Index: l.Index, Name: l.Name,
@@ -82,12 +84,20 @@ func (d *Daemon) apply(want []dataplane.Attach, first bool) error {
 	return nil
 }
 
-func (p *port) ownXDP(plane *dataplane.Plane) bool {
-	return p.link.XDP != kernel.XDPNone && plane.OwnsXDP(p.link.Index, p.link.XDPID)
+// taken is the error for the first wanted port that has somebody else's XDP program.
+func (d *Daemon) taken(links []kernel.Link) error {
+	for _, l := range links {
+		if !d.cfg.Wants(l.Name) || l.XDP == kernel.XDPNone || d.ownXDP(l) {
+			continue
+		}
+		no := policy.Decide(policy.Port{Link: l}, policy.Mode(d.cfg.XDPFor(l.Name)))
+		return fmt.Errorf("port %s: %s; %s", l.Name, no.Reason, no.Remedy)
+	}
+	return nil
 }
 
-func (p *port) foreignXDP(plane *dataplane.Plane) bool {
-	return p.link.XDP != kernel.XDPNone && !p.ownXDP(plane)
+func (d *Daemon) ownXDP(l kernel.Link) bool {
+	return l.XDP != kernel.XDPNone && d.plane.OwnsXDP(l.Index, l.XDPID)
 }
 
 // decide fills in the port's facts and its decision, and logs what is new.
@@ -101,7 +111,7 @@ func (d *Daemon) decide(p *port, l kernel.Link) error {
 		return err
 	}
 	facts := policy.Port{Link: l, Foreign: append(hooks, tcx...), Peer: p.peer}
-	if l.XDP != kernel.XDPNone && d.plane.OwnsXDP(l.Index, l.XDPID) {
+	if d.ownXDP(l) {
 		facts.OwnXDP = l.XDPID
 	}
 	p.link = l
@@ -132,19 +142,27 @@ func (d *Daemon) received(index int) (policy.Wire, error) {
 	return policy.Wire{Plain: x.Of("hit") + c.Total() - c.Partial - tagged, Partial: c.Partial, Tagged: tagged}, nil
 }
 
-// observe tells each port's judge what came in since the last time.
+// observe tells each port's judge what came in since the last time. Unfinished segments
+// count against all ports: what one peer sends in bulk, the other acknowledges, and both
+// directions are faster by TC then.
 func (d *Daemon) observe(now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	news := map[*port]policy.Wire{}
+	var partial uint64
 	for index, p := range d.ports {
 		w, err := d.received(index)
 		if err != nil {
 			d.log.Error("counters", "err", err)
 			return
 		}
-		p.peer.Observe(now, policy.Wire{Plain: w.Plain - p.seen.Plain,
-			Partial: w.Partial - p.seen.Partial, Tagged: w.Tagged - p.seen.Tagged})
+		news[p] = policy.Wire{Plain: w.Plain - p.seen.Plain, Tagged: w.Tagged - p.seen.Tagged}
+		partial += w.Partial - p.seen.Partial
 		p.seen = w
+	}
+	for p, w := range news {
+		w.Partial = partial
+		p.peer.Observe(now, w)
 	}
 }
 

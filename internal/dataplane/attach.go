@@ -26,6 +26,16 @@ type attachment struct {
 	kind  string
 }
 
+// release detaches the program now: closing alone leaves that to a kernel worker, and
+// whoever attaches next finds the place taken.
+func (a *attachment) release() error {
+	err := a.link.Detach()
+	if errors.Is(err, link.ErrNotSupported) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOLINK) {
+		err = nil // the interface is gone, and the program with it
+	}
+	return errors.Join(err, a.link.Unpin(), a.link.Close())
+}
+
 // ErrTaken tells that somebody else's program sits where shunt's would go.
 var ErrTaken = errors.New("another XDP program is attached")
 
@@ -89,8 +99,7 @@ func (p *Plane) Apply(want []Attach) map[int]error {
 	changed := p.forget(next)
 	for name, a := range p.links {
 		if !keep[name] {
-			a.link.Unpin()
-			a.link.Close()
+			a.release()
 			delete(p.links, name)
 		}
 	}
@@ -180,8 +189,7 @@ func (p *Plane) newLink(index int, kind string) (link.Link, error) {
 func (p *Plane) detach(index int) {
 	for name, a := range p.links {
 		if a.index == index {
-			a.link.Unpin()
-			a.link.Close()
+			a.release()
 			delete(p.links, name)
 		}
 	}
@@ -244,7 +252,7 @@ func (p *Plane) freeIndex() (uint32, error) {
 func (p *Plane) Detach() error {
 	var errs []error
 	for name, a := range p.links {
-		errs = append(errs, a.link.Unpin(), a.link.Close())
+		errs = append(errs, a.release())
 		delete(p.links, name)
 	}
 	return errors.Join(errs...)

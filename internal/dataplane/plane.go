@@ -12,6 +12,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 )
@@ -339,6 +340,15 @@ func (p *Plane) Close() error {
 	return errors.Join(errs...)
 }
 
+// unpin removes a pin; a link is detached first.
+func unpin(path string) error {
+	if l, err := link.LoadPinnedLink(path, nil); err == nil {
+		a := &attachment{link: l}
+		return a.release()
+	}
+	return os.Remove(path)
+}
+
 // Remove detaches and deletes everything pinned in dir. Missing is fine.
 func Remove(dir string) error {
 	for _, d := range []string{filepath.Join(dir, "links"), filepath.Join(dir, "maps"), dir} {
@@ -351,7 +361,7 @@ func Remove(dir string) error {
 		}
 		if d != dir {
 			for _, e := range entries {
-				if err := os.Remove(filepath.Join(d, e.Name())); err != nil {
+				if err := unpin(filepath.Join(d, e.Name())); err != nil {
 					return fmt.Errorf("%s: %w", d, err)
 				}
 			}

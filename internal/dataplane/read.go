@@ -193,6 +193,7 @@ func decode(s *tcSlot) Flow {
 	switch tcSlotState(s.State) {
 	case tcSlotStateSLOT_ARMED:
 		f.State = "armed"
+		f.Count = 0
 	case tcSlotStateSLOT_CLOSED:
 		f.State = "closed"
 	default:
@@ -233,20 +234,22 @@ func (p *Plane) Flows(yield func(Flow) bool) error {
 	}
 }
 
-// Connection asks for be-liberal on a connection, given by its original tuple.
-type Connection struct {
-	Zone     uint16
-	Original Tuple
+// Request is what the data path wants done to a connection: be-liberal, given by its
+// original tuple; or, after a Reset that conntrack may not have believed, the end of it,
+// given by the tuple of the direction that the reset came in.
+type Request struct {
+	Reset bool
+	Zone  uint16 // 0 with Reset
+	Tuple Tuple
 }
 
-// Requests calls handle for each connection that the data path wants be-liberal on. It
-// returns when Close is called on the returned closer.
-func (p *Plane) Requests() (read func(handle func(Connection)) error, stop func() error, err error) {
+// Requests calls handle for each request. It returns when stop is called.
+func (p *Plane) Requests() (read func(handle func(Request)) error, stop func() error, err error) {
 	r, err := ringbuf.NewReader(p.maps["events"])
 	if err != nil {
 		return nil, nil, fmt.Errorf("event ring: %w", err)
 	}
-	read = func(handle func(Connection)) error {
+	read = func(handle func(Request)) error {
 		for {
 			rec, err := r.Read()
 			if errors.Is(err, ringbuf.ErrClosed) {
@@ -263,10 +266,10 @@ func (p *Plane) Requests() (read func(handle func(Connection)) error, stop func(
 	return read, r.Close, nil
 }
 
-func decodeEvent(b []byte) (Connection, bool) {
+func decodeEvent(b []byte) (Request, bool) {
 	var e tcEvent
-	if _, err := binary.Decode(b, binary.NativeEndian, &e); err != nil || tcEventKind(e.Kind) != tcEventKindEVENT_LIBERAL {
-		return Connection{}, false
+	if _, err := binary.Decode(b, binary.NativeEndian, &e); err != nil {
+		return Request{}, false
 	}
 	addr := func(w [4]uint32) netip.Addr {
 		if e.Family == 4 {
@@ -274,7 +277,7 @@ func decodeEvent(b []byte) (Connection, bool) {
 		}
 		return address(6, [3]uint32(w[:3]), w[3])
 	}
-	return Connection{Zone: e.Zone, Original: Tuple{
+	return Request{Reset: tcEventKind(e.Kind) == tcEventKindEVENT_RESET, Zone: e.Zone, Tuple: Tuple{
 		netip.AddrPortFrom(addr(e.Saddr), hostOrder(e.Sport)),
 		netip.AddrPortFrom(addr(e.Daddr), hostOrder(e.Dport)),
 	}}, true

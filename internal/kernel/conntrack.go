@@ -99,6 +99,8 @@ const (
 	ctaTCPState         = 1
 	ctaTCPFlagsOriginal = 4
 	ctaTCPFlagsReply    = 5
+
+	tcpClose = 8 // TCP_CONNTRACK_CLOSE
 )
 
 // SetLiberal turns off conntrack's window check for both directions of the TCP
@@ -108,7 +110,30 @@ const (
 // same). It returns ErrNoConnection if there is none. Everybody who listens to
 // conntrack gets one update event.
 func (c *Conntrack) SetLiberal(t Tuple) error {
-	body, err := liberalRequest(t)
+	return c.update(t, liberal)
+}
+
+func liberal(ae *netlink.AttributeEncoder) error {
+	flags := []byte{TCPLiberal, TCPLiberal | TCPMaxAckSet} // struct nf_ct_tcp_flags: value, mask
+	ae.Bytes(ctaTCPFlagsOriginal, flags)
+	ae.Bytes(ctaTCPFlagsReply, flags)
+	return nil
+}
+
+// SetReset gives the TCP connection one of whose directions is t the state CLOSE: after a
+// reset that conntrack did not believe because it had not seen the packets before. The
+// timeout is the one that conntrack set when the reset went by. It returns
+// ErrNoConnection if there is none.
+func (c *Conntrack) SetReset(t Tuple) error {
+	return c.update(t, func(ae *netlink.AttributeEncoder) error {
+		ae.Uint8(ctaTCPState, tcpClose)
+		return nil
+	})
+}
+
+// update changes, in the TCP connection with the tuple t, what tcp says.
+func (c *Conntrack) update(t Tuple, tcp func(*netlink.AttributeEncoder) error) error {
+	body, err := tcpRequest(t, tcp)
 	if err != nil {
 		return fmt.Errorf("conntrack: %v: %w", t, err)
 	}
@@ -120,12 +145,12 @@ func (c *Conntrack) SetLiberal(t Tuple) error {
 		return ErrNoConnection
 	}
 	if err != nil {
-		return fmt.Errorf("conntrack: %v: be-liberal: %w", t, err)
+		return fmt.Errorf("conntrack: %v: update: %w", t, err)
 	}
 	return nil
 }
 
-func liberalRequest(t Tuple) ([]byte, error) {
+func tcpRequest(t Tuple, tcp func(*netlink.AttributeEncoder) error) ([]byte, error) {
 	source, dest := t.Source.Addr().Unmap(), t.Destination.Addr().Unmap()
 	if !source.IsValid() || !dest.IsValid() || source.Is4() != dest.Is4() {
 		return nil, errors.New("addresses of one family are needed")
@@ -156,13 +181,8 @@ func liberalRequest(t Tuple) ([]byte, error) {
 	if t.Zone != 0 {
 		ae.Uint16(ctaZone, t.Zone)
 	}
-	flags := []byte{TCPLiberal, TCPLiberal | TCPMaxAckSet} // struct nf_ct_tcp_flags: value, mask
 	ae.Nested(ctaProtoinfo, func(ae *netlink.AttributeEncoder) error {
-		ae.Nested(ctaProtoinfoTCP, func(ae *netlink.AttributeEncoder) error {
-			ae.Bytes(ctaTCPFlagsOriginal, flags)
-			ae.Bytes(ctaTCPFlagsReply, flags)
-			return nil
-		})
+		ae.Nested(ctaProtoinfoTCP, tcp)
 		return nil
 	})
 	attrs, err := ae.Encode()

@@ -105,6 +105,37 @@ func TestSetLiberal(t *testing.T) {
 	}
 }
 
+func TestSetReset(t *testing.T) {
+	if !inNetns(t) {
+		return
+	}
+	nft(t, `table inet x { chain out { type filter hook output priority 0; ct state new accept; }; }`)
+	c, err := OpenConntrack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		tuple, other := connect(t, host), connect(t, host)
+		before := find(t, c, tuple)
+		reply := tuple // the reset may come from either side
+		reply.Source, reply.Destination = tuple.Destination, tuple.Source
+		if err := c.SetReset(reply); err != nil {
+			t.Fatal(err)
+		}
+		if after := find(t, c, tuple); after.TCPState != tcpClose || after.Status != before.Status {
+			t.Errorf("%s: %+v, then %+v", host, before, after)
+		}
+		if f := find(t, c, other); f.TCPState == tcpClose {
+			t.Errorf("%s: another connection: %+v", host, f)
+		}
+		tuple.Source = netip.AddrPortFrom(tuple.Source.Addr(), 1)
+		if err := c.SetReset(tuple); !errors.Is(err, ErrNoConnection) {
+			t.Errorf("%s: unknown connection: %v, want ErrNoConnection", host, err)
+		}
+	}
+}
+
 func TestSetLiberalInZone(t *testing.T) {
 	if !inNetns(t) {
 		return

@@ -159,7 +159,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add(uint16(m.Header.Type), m.Data)
 	}
 	tuple := Tuple{Proto: unix.IPPROTO_TCP, Source: netip.MustParseAddrPort("192.0.2.1:80"), Destination: netip.MustParseAddrPort("192.0.2.2:80")}
-	request, err := liberalRequest(tuple)
+	request, err := tcpRequest(tuple, liberal)
 	if err != nil {
 		f.Fatal(err)
 	}

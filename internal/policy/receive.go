@@ -54,7 +54,7 @@ func software(l kernel.Link) bool {
 // Wire is what TC ingress counted of a port's received packets in one period.
 type Wire struct {
 	Plain   uint64 // checksum complete in the frame
-	Partial uint64 // checksum left to the hardware that never comes
+	Partial uint64 // checksum left to hardware that never comes, or merged by GRO; on any port
 	Tagged  uint64 // VLAN tag beside the frame
 }
 
@@ -104,8 +104,8 @@ func (p *Peer) explain(l kernel.Link) (reason, remedy string) {
 		return fmt.Sprintf("the peer of %s sends VLAN tags beside the frame, invisible to XDP", l.Name),
 			fmt.Sprintf("switch that off at the peer of %s (ethtool -K PEER txvlan off)", l.Name)
 	case p.worst.Partial > 0:
-		return fmt.Sprintf("the peer of %s leaves checksums unfinished: TC keeps its offloads, which is faster for bulk TCP", l.Name),
-			fmt.Sprintf("for many small packets, switch that off at the peer of %s (ethtool -K PEER tx off)", l.Name)
+		return "bulk TCP comes in merged segments or with unfinished checksums: TC keeps them, which is faster than XDP here",
+			fmt.Sprintf("for many small packets instead, set xdp = \"on\" for %s and switch offloads off at its peer (ethtool -K PEER tx off)", l.Name)
 	}
 	return fmt.Sprintf("not yet known whether the peer of %s behaves like a wire", l.Name), ""
 }

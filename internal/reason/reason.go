@@ -74,8 +74,8 @@ var table = map[string]meaning{
 	// What is known of its flow.
 	"no_entry": {"no packet of this flow was seen before", see, "send traffic, then ask again"},
 	"table_full": {"no free slot in the flow table; the flow stays on the kernel's way", bounded,
-		"raise flows in the configuration, or raise threshold so that short flows take no slot"},
-	"below_threshold": {"too few packets within a second to be worth learning", see,
+		"raise flows in the configuration"},
+	"below_threshold": {"too few packets without an idle second between them to be worth learning", see,
 		"lower threshold if such flows should be fast"},
 	"learning": {"due to be learned, but none of its packets came out yet in a way that can be repeated", see,
 		"if it stays so, the flow ends here, is dropped by the firewall, or leaves by a port that shunt does not have"},

@@ -126,9 +126,6 @@ func (r *Rig) Speak() error {
 // Map is one of the programs' maps, by its name in bpf/maps.h.
 func (r *Rig) Map(name string) *ebpf.Map { return r.maps[name] }
 
-// Program is one of the shipped programs, by its name in bpf/.
-func (r *Rig) Program(name string) *ebpf.Program { return r.programs[name] }
-
 // Now returns the kernel's jiffies, as slots keep them. The daemon's heartbeat, which
 // tells them, is taken back: leases depend on whether it beats.
 func (r *Rig) Now() (uint32, error) {

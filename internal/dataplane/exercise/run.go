@@ -39,7 +39,6 @@ type skBuff struct {
 	LocalIP4                         uint32
 	RemoteIP6, LocalIP6              [4]uint32
 	RemotePort, LocalPort, DataMeta  uint32
-	Pad0                             uint32
 	FlowKeys, Tstamp                 uint64
 	WireLen, GSOSegs                 uint32
 	SK                               uint64
@@ -62,12 +61,11 @@ type Outcome struct {
 // room is for frames that grow; none does today.
 const room = 64
 
-// XDP puts a frame through the XDP program as if it came in by a port. With a repeat above
-// 1 the program gets its own output again each time.
-func (r *Rig) XDP(index int, frame []byte, repeat uint32) (Outcome, error) {
+// XDP puts a frame through the XDP program as if it came in by a port.
+func (r *Rig) XDP(index int, frame []byte) (Outcome, error) {
 	o := Outcome{Frame: make([]byte, len(frame)+room)}
 	run := ebpf.RunOptions{
-		Data: frame, DataOut: o.Frame, Repeat: repeat,
+		Data: frame, DataOut: o.Frame,
 		Context: xdpMD{DataEnd: uint32(len(frame)), IngressIfindex: uint32(index)},
 	}
 	err := r.LAN.NS.Do(func() (err error) {

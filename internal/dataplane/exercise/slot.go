@@ -55,7 +55,6 @@ const (
 	Closed = 3
 
 	FlagXDP     = 1
-	FlagL4Sum   = 2
 	FlagLiberal = 4
 	FlagNAT     = 8
 	FlagCT      = 16

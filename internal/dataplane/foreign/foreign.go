@@ -1,6 +1,8 @@
 // Package foreign plays other people's programs: it attaches to an interface, as any
 // monitoring or filtering tool might, a program that lets every packet pass.
 //
+// It also lists whose programs sit at TC, where Debian's tools do not see them yet.
+//
 // End-to-end tests call it to see that shunt notices, keeps off the port and says so. The
 // router does not. Limits: it attaches by BPF links, so what it did ends with Close or
 // with the process.
@@ -66,6 +68,40 @@ func attach(n *lab.NS, device string, kind ebpf.ProgramType, verdict int32,
 		return nil, fmt.Errorf("foreign program on %s in %s: %w", device, n.Name(), err)
 	}
 	return p, nil
+}
+
+// Attached returns the names of all programs at TC ingress and egress of a device,
+// whoever put them there.
+func Attached(n *lab.NS, device string) (names []string, err error) {
+	err = n.Do(func() error {
+		i, err := net.InterfaceByName(device)
+		if err != nil {
+			return err
+		}
+		for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+			q, err := link.QueryPrograms(link.QueryOptions{Target: i.Index, Attach: at})
+			if err != nil {
+				return err
+			}
+			for _, a := range q.Programs {
+				program, err := ebpf.NewProgramFromID(a.ID)
+				if err != nil {
+					return err
+				}
+				info, err := program.Info()
+				program.Close()
+				if err != nil {
+					return err
+				}
+				names = append(names, info.Name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("programs on %s in %s: %w", device, n.Name(), err)
+	}
+	return names, nil
 }
 
 // Close detaches and frees the program.

@@ -1,0 +1,255 @@
+package dataplane
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"shunt/internal/lab"
+)
+
+// router is a namespace with two ports and a bpffs.
+type router struct {
+	*lab.Lab
+	ns    *lab.NS
+	ports [2]int
+}
+
+func newRouter(t *testing.T) *router {
+	t.Helper()
+	l, err := lab.New("plane")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	ns, err := l.Namespaces("r", "h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &router{Lab: l, ns: ns[0]}
+	for i, name := range []string{"lan", "wan"} {
+		host := lab.End{NS: ns[1], Device: name, MAC: net.HardwareAddr{2, 0, 0, 0, byte(i), 2}}
+		port := lab.End{NS: ns[0], Device: name, MAC: net.HardwareAddr{2, 0, 0, 0, byte(i), 1}}
+		if err := l.Connect(host, port, lab.Wire, 0); err != nil {
+			t.Fatal(err)
+		}
+		r.do(t, func() error {
+			d, err := net.InterfaceByName(name)
+			if err == nil {
+				r.ports[i] = d.Index
+			}
+			return err
+		})
+	}
+	return r
+}
+
+func (r *router) do(t *testing.T, f func() error) {
+	t.Helper()
+	if err := r.ns.Do(f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *router) open(t *testing.T, flows int) (p *Plane) {
+	t.Helper()
+	r.do(t, func() (err error) {
+		p, err = Open(Options{Dir: r.BPFFS(), Flows: flows})
+		return err
+	})
+	return p
+}
+
+// want is both ports with everything.
+func (r *router) want() []Attach {
+	return []Attach{
+		{Index: r.ports[0], Name: "lan", XDPReceive: true, XDPTransmit: true},
+		{Index: r.ports[1], Name: "wan", XDPReceive: true, XDPTransmit: true},
+	}
+}
+
+func (r *router) apply(t *testing.T, p *Plane, want []Attach) {
+	t.Helper()
+	r.do(t, func() error {
+		for _, err := range p.Apply(want) {
+			return err
+		}
+		return nil
+	})
+}
+
+// attached counts the tcx programs on a port and the XDP programs on all, as the kernel
+// and iproute2 tell.
+func (r *router) attached(t *testing.T, index int) (n int) {
+	t.Helper()
+	r.do(t, func() error {
+		for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+			q, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: at})
+			if err != nil {
+				return err
+			}
+			n += len(q.Programs)
+		}
+		return nil
+	})
+	out, err := r.ns.Run("ip", "link", "show")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n + strings.Count(out, "prog/xdp")
+}
+
+// TestTakeOver: what is pinned goes on without the process, and the next one finds it as
+// it was: settings, flows, links.
+func TestTakeOver(t *testing.T) {
+	r := newRouter(t)
+	p := r.open(t, 1024)
+	if p.TookOver {
+		t.Error("took over from nobody")
+	}
+	p.Configure(Settings{Threshold: 7, Lease: 100, LeaseLive: 200, HZ: 250, TCP: true})
+	r.apply(t, p, r.want())
+	gen, secret := p.Generation(), p.control().Secret
+	var b tcBucket
+	b.Way[1].State, b.Way[1].Key.Port = uint8(tcSlotStateSLOT_ARMED), 5
+	if err := p.maps["flows"].Put(uint32(3), &b); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := r.attached(t, r.ports[0]); n != 4 { // two of tcx here, XDP on both
+		t.Errorf("%d programs after the process ended, want 4", n)
+	}
+
+	q := r.open(t, 1024)
+	defer q.Close()
+	if !q.TookOver || q.Generation() != gen || q.control().Secret != secret || q.control().Threshold != 7 {
+		t.Errorf("took over %v: generation %d, threshold %d", q.TookOver, q.Generation(), q.control().Threshold)
+	}
+	found := 0
+	if err := q.Flows(func(f Flow) bool { found++; return f.Port == 5 }); err != nil || found != 1 {
+		t.Errorf("%d flows, %v; want the one", found, err)
+	}
+	r.apply(t, q, r.want())
+	if n := r.attached(t, r.ports[0]); n != 4 {
+		t.Errorf("%d programs after the new process applied, want 4", n)
+	}
+}
+
+// TestOtherSizeStartsAfresh: pinned maps that do not fit are not taken over.
+func TestOtherSizeStartsAfresh(t *testing.T) {
+	r := newRouter(t)
+	p := r.open(t, 1024)
+	secret := p.control().Secret
+	r.apply(t, p, r.want())
+	p.Close()
+	q := r.open(t, 2048)
+	defer q.Close()
+	if q.TookOver || q.control().Secret == secret || q.maps["flows"].MaxEntries() != 1024 {
+		t.Errorf("took over %v, %d buckets", q.TookOver, q.maps["flows"].MaxEntries())
+	}
+	if n := r.attached(t, r.ports[0]); n != 0 {
+		t.Errorf("%d programs of the old data path are still attached", n)
+	}
+}
+
+// TestApply: a change raises the generation, the same again does not, and what is not
+// wanted any more is gone.
+func TestApply(t *testing.T) {
+	r := newRouter(t)
+	p := r.open(t, 1024)
+	defer p.Close()
+	r.apply(t, p, r.want())
+	gen := p.Generation()
+	r.apply(t, p, r.want())
+	if p.Generation() != gen {
+		t.Error("the same again raised the generation")
+	}
+	less := r.want()
+	less[1].XDPReceive, less[1].XDPTransmit = false, false
+	r.apply(t, p, less)
+	if p.Generation() == gen {
+		t.Error("a port lost XDP, and entries that use it are still good")
+	}
+	var index uint32
+	if err := p.maps["tx"].Lookup(uint32(1), &index); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("redirect map still has %d: %v", index, err)
+	}
+	gen = p.Generation()
+	r.apply(t, p, nil)
+	if n := r.attached(t, r.ports[0]); n != 0 || p.Generation() == gen || len(p.Attached()) != 0 {
+		t.Errorf("%d programs, generation %d after %d, %v", n, p.Generation(), gen, p.Attached())
+	}
+	if _, err := p.Transmit(r.ports[0]); err == nil {
+		t.Error("a port that is gone still has figures")
+	}
+}
+
+// TestTaken: a port with other people's XDP is reported, the other one is done.
+func TestTaken(t *testing.T) {
+	r := newRouter(t)
+	p := r.open(t, 1024)
+	defer p.Close()
+	r.do(t, func() error {
+		foreign, err := link.AttachXDP(link.XDPOptions{Program: p.xdp, Interface: r.ports[0], Flags: link.XDPDriverMode})
+		if err == nil {
+			t.Cleanup(func() { foreign.Close() })
+		}
+		return err
+	})
+	var failed map[int]error
+	r.do(t, func() error { failed = p.Apply(r.want()); return nil })
+	if len(failed) != 1 || !errors.Is(failed[r.ports[0]], ErrTaken) {
+		t.Errorf("failed: %v", failed)
+	}
+	if a := p.Attached(); len(a) != 1 || a[r.ports[1]].Name != "wan" {
+		t.Errorf("attached: %v", a)
+	}
+}
+
+// TestRemove: nothing is left, and nothing that is not shunt's is touched.
+func TestRemove(t *testing.T) {
+	r := newRouter(t)
+	p := r.open(t, 1024)
+	r.apply(t, p, r.want())
+	p.Close()
+	if err := Remove(r.BPFFS()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(r.BPFFS()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s: %v", r.BPFFS(), err)
+	}
+	if n := r.attached(t, r.ports[0]); n != 0 {
+		t.Errorf("%d programs still attached", n)
+	}
+	if err := Remove(r.BPFFS()); err != nil {
+		t.Errorf("again: %v", err)
+	}
+}
+
+// TestNoBPFFS: one line that names the directory and the fix, and nothing is left there.
+func TestNoBPFFS(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "shunt")
+	p, err := Open(Options{Dir: dir, Flows: 1024})
+	if err == nil {
+		p.Close()
+		t.Fatal("opened on an ordinary directory")
+	}
+	if s := err.Error(); !strings.Contains(s, dir) || !strings.Contains(s, "mount") || strings.Contains(s, "\n") {
+		t.Errorf("error %q", s)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s was left behind", dir)
+	}
+}
