@@ -1,0 +1,99 @@
+package bench
+
+import (
+	"strings"
+	"testing"
+
+	"shunt/internal/dataplane/traffic"
+)
+
+func TestIPForwarded(t *testing.T) {
+	text := "Ip: Forwarding DefaultTTL InReceives ForwDatagrams InDiscards\nIp: 1 64 9 7 0\nIcmp: InMsgs\nIcmp: 3\n"
+	if n, err := ipForwarded(text); n != 7 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	for _, text := range []string{"", "Ip: Forwarding\nIp: 1\n", "Ip: ForwDatagrams\nIp: x\n"} {
+		if n, err := ipForwarded(text); err == nil {
+			t.Errorf("%q: %d", text, n)
+		}
+	}
+}
+
+func TestParseCPU(t *testing.T) {
+	c, err := parseCPU("cpu  100 20 300 5000 60 7 800 90 0 0\ncpu0 1 1 1\n")
+	if err != nil || c.busy != 12.27 || c.softirq != 8 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	for _, text := range []string{"", "intr 1 2 3", "cpu  1 2 3 4 5 6 x 8"} {
+		if _, err := parseCPU(text); err == nil {
+			t.Errorf("%q was taken", text)
+		}
+	}
+}
+
+func TestReceived(t *testing.T) {
+	for _, c := range []struct {
+		json string
+		want float64
+	}{
+		{`{"end": {"sum_sent": {"bits_per_second": 9}, "sum_received": {"bits_per_second": 8}}}`, 8},
+		{`{"end": {"sum": {"bits_per_second": 200, "lost_percent": 25}}}`, 150},
+	} {
+		if got, err := received([]byte(c.json)); got != c.want || err != nil {
+			t.Errorf("%s: %v, %v", c.json, got, err)
+		}
+	}
+	for _, text := range []string{"", "iperf3: x", `{"error": "unable to connect"}`} {
+		if _, err := received([]byte(text)); err == nil {
+			t.Errorf("%q was taken", text)
+		}
+	}
+}
+
+func TestPingResult(t *testing.T) {
+	got, err := pingResult("2 packets transmitted\nrtt min/avg/max/mdev = 0.021/0.034/0.102/0.011 ms\n")
+	if err != nil || got != (RoundTrip{0.021, 0.034, 0.102}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := pingResult("2 packets transmitted, 0 received\n"); err == nil {
+		t.Error("no times were taken")
+	}
+}
+
+func TestThousands(t *testing.T) {
+	for n, want := range map[float64]string{0: "0", 999.6: "1,000", 1234567: "1,234,567", -123: "-123", -4567: "-4,567", 100000: "100,000"} {
+		if got := Thousands(n); got != want {
+			t.Errorf("%v: %s, want %s", n, got, want)
+		}
+	}
+}
+
+// Each thing that does not add up is told by its name.
+func TestAudit(t *testing.T) {
+	good := func() Phase {
+		return Phase{Mode: Shunt, Sent: 10, Sunk: 10, Hits: 7, Forwarded: 3, size: 64, stats: traffic.Stats{Frames: 10, Bytes: 640}}
+	}
+	if err := good().audit(); err != nil {
+		t.Error(err)
+	}
+	for word, spoil := range map[string]func(*Phase){
+		"nothing was sent":   func(p *Phase) { *p = Phase{Mode: Shunt} },
+		"sunk":               func(p *Phase) { p.Sent++ },
+		"counters disagree":  func(p *Phase) { p.Hits++ },
+		"10 frames of 64":    func(p *Phase) { p.stats.Bytes++ },
+		"L4 checksum 1":      func(p *Phase) { p.stats.BadL4++ },
+		"1 times twice":      func(p *Phase) { p.stats.Duplicates++ },
+		"lost 1 times":       func(p *Phase) { p.stats.Lost++ },
+		"forwarded by the k": func(p *Phase) { p.Mode, p.Hits = Limit, 0 },
+	} {
+		p := good()
+		spoil(&p)
+		if err := p.audit(); err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("want %q, got %v", word, err)
+		}
+	}
+	limit := Phase{Mode: Limit, Sent: 10, Sunk: 10, size: 64, stats: traffic.Stats{Frames: 10, Bytes: 640}}
+	if err := limit.audit(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"shunt/internal/bench"
+)
+
+func (e *env) benchCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench NAME",
+		Short: "Measure shunt in a lab of namespaces",
+		Long: `Measures in a lab that it makes and removes; the host's interfaces and a running daemon
+are not touched. Progress goes to stderr, the result to stdout. A figure that misses its
+target, or counters that do not add up, make the exit code 1. The machine should be quiet.`,
+		Example: `  shunt bench firewall
+  shunt bench flows --json`,
+	}
+	group(cmd, e.benchFirewall(), e.benchFlows(), e.benchRules(), e.benchTCP(), e.benchConnections())
+	return cmd
+}
+
+// measuring makes a command of a bench: run measures, text prints what it returned, and
+// targets picks the judgement.
+func measuring[R any](e *env, cmd *cobra.Command, run func(context.Context, bench.Options) (R, error),
+	text func(*page, R), targets func(R) []bench.Target) *cobra.Command {
+	var rounds int
+	cmd.Args = noArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if rounds < 0 || cmd.Flags().Changed("rounds") && rounds == 0 {
+			return usagef("%s: rounds %d: use a number from 1 on", cmd.Name(), rounds)
+		}
+		binary, err := bench.Executable()
+		if err != nil {
+			return err
+		}
+		said := progress{Writer: e.err}
+		report, err := run(cmd.Context(), bench.Options{Rounds: rounds, Binary: binary, Say: said.say})
+		said.end()
+		if err != nil {
+			return err
+		}
+		if err := e.show(report, func(p *page) { text(p, report) }); err != nil {
+			return err
+		}
+		if all := targets(report); bench.Missed(all) > 0 {
+			return fmt.Errorf("bench %s: %d of %d targets missed; if the machine was busy, measure again when it is quiet",
+				cmd.Name(), bench.Missed(all), len(all))
+		}
+		return nil
+	}
+	cmd.Flags().IntVar(&rounds, "rounds", 0, "`times` that everything is measured, in turn (default: the bench's own)")
+	cmd.Flags().BoolVar(&e.json, "json", false, "print JSON, with every sample")
+	return cmd
+}
+
+// progress writes what a bench says of itself, and knows whether a line is unfinished.
+type progress struct {
+	io.Writer
+	open bool
+}
+
+func (p *progress) say(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	p.open = !strings.HasSuffix(text, "\n")
+	io.WriteString(p, text)
+}
+
+// end finishes the line, so that an error gets one of its own.
+func (p *progress) end() {
+	if p.open {
+		p.say("\n")
+	}
+}
+
+// firewallWindow is how long each phase of `shunt bench firewall` is measured.
+const firewallWindow = time.Second
+
+func (e *env) benchFirewall() *cobra.Command {
+	return measuring(e, &cobra.Command{
+		Use:   "firewall",
+		Short: "64-byte packets through a stateful firewall",
+		Long: `Sends 64-byte UDP through conntrack, masquerade and a drop policy, with generator, router
+and sink on one core: with nothing attached, with shunt attached and its threshold out of
+reach, with shunt, and with an empty XDP redirect, which is the limit. About a minute.`,
+		Example: `  shunt bench firewall
+  shunt bench firewall --json --rounds 9`,
+	}, func(ctx context.Context, o bench.Options) (*bench.FirewallReport, error) {
+		return bench.Firewall(ctx, o, firewallWindow)
+	}, printFirewall, func(r *bench.FirewallReport) []bench.Target { return r.Targets })
+}
+
+func (e *env) benchFlows() *cobra.Command {
+	return measuring(e, &cobra.Command{
+		Use:   "flows",
+		Short: "1, 1,000 and 100,000 flows",
+		Long: `Sends as much as the machine takes in 1, 1,000 and 100,000 flows, with the default
+threshold and lease, and says what part went to the kernel. About six minutes.`,
+		Example: `  shunt bench flows
+  shunt bench flows --json --rounds 1`,
+	}, bench.Flows, printFlowsReport, func(r *bench.FlowsReport) []bench.Target { return r.Targets })
+}
+
+func (e *env) benchRules() *cobra.Command {
+	return measuring(e, &cobra.Command{
+		Use:   "rules",
+		Short: "1, 100 and 1,000 nft rules ahead of the accept",
+		Long: `Measures how the length of the ruleset matters, with 1 and 1,000 flows: the kernel looks
+at every rule for every packet, shunt only for those that prove a lease. About two minutes.`,
+		Example: `  shunt bench rules
+  shunt bench rules --json`,
+	}, bench.Rules, printRules, func(r *bench.RulesReport) []bench.Target { return r.Targets })
+}
+
+func (e *env) benchTCP() *cobra.Command {
+	return measuring(e, &cobra.Command{
+		Use:   "tcp",
+		Short: "Bulk TCP, and UDP of 1400 bytes",
+		Long: `Measures iperf3's TCP with and without shunt, between veths with their offloads on and
+off, and UDP of 1400 bytes by iperf3 (shown, not judged: the sender is the limit) and by
+the lab's generator. About four minutes.`,
+		Example: `  shunt bench tcp
+  shunt bench tcp --json --rounds 1`,
+	}, bench.TCP, printTCP, func(r *bench.TCPReport) []bench.Target { return r.Targets })
+}
+
+// connectionsWindow is how long each phase of `shunt bench connections` is measured.
+const connectionsWindow = 30 * time.Second
+
+func (e *env) benchConnections() *cobra.Command {
+	return measuring(e, &cobra.Command{
+		Use:   "connections",
+		Short: "5,000 short TCP connections a second",
+		Long: `Opens 5,000 TCP connections a second for 30 s, each too short to be repeated, with and
+without shunt: what does it cost those that gain nothing? About four minutes.`,
+		Example: `  shunt bench connections
+  shunt bench connections --json --rounds 1`,
+	}, func(ctx context.Context, o bench.Options) (*bench.ConnectionsReport, error) {
+		return bench.Connections(ctx, o, connectionsWindow)
+	}, printConnections, func(r *bench.ConnectionsReport) []bench.Target { return r.Targets })
+}

@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"shunt/internal/bench"
+)
+
+var spread = bench.Spread{Median: 1234567, Min: 999999, Max: 12345678, MAD: 54321}
+
+func benchHead(name string) bench.Head {
+	return bench.Head{
+		Bench: name, What: "Frames per second, " + strings.Repeat("of many kinds, ", 8) + "in all",
+		How: "in turn; medians", Command: "shunt bench " + name + " --rounds 5", Rounds: 5, Date: noon,
+		Version: "0.1.0+0123456789ab", Kernel: "6.18.44", CPU: "Intel(R) Xeon(R) Processor", Cores: 2, Clang: "Debian clang version 19.1.7 (3~deb12u1)",
+	}
+}
+
+var benchTargets = []bench.Target{
+	{Name: "speedup", Got: 5.9, Limit: 5, Pass: true},
+	{Name: "frames out of order", Got: 3, Limit: 0, AtMost: true},
+}
+
+// pages are reports of all kinds with numbers as long as they get.
+func pages() map[string]func(*page) {
+	ratio := bench.Spread{Median: 0.8, Min: 0.75, Max: 1.01, MAD: 0.013}
+	all := map[string]bench.Spread{}
+	for _, name := range []string{"kernel_pps", "attached_pps", "shunt_pps", "limit_pps"} {
+		all[name] = spread
+	}
+	for _, name := range []string{"speedup", "of_limit", "slow_path_tax", "hit_share"} {
+		all[name] = ratio
+	}
+	seconds := map[string]bench.Spread{"cpu_s": ratio, "softirq_s": ratio, "p50_seconds": {Median: 0.000123}, "p99_seconds": {Median: 0.001234}}
+	gbits := bench.Spread{Median: 41.2e9, MAD: 0.5e9}
+	demo := &bench.DemoReport{
+		UDP: bench.DemoPair{Off: 13e9, On: 41e9}, TCP: bench.DemoPair{Off: 11e9, On: 12e9}, Packets: 123456789, Seconds: 50,
+	}
+	for _, size := range []int{64, 128, 256, 512, 1024, 1500} {
+		demo.Sizes = append(demo.Sizes, bench.DemoSize{
+			Bytes: size, Off: 1200000, Before: 1250000, After: 1150000, On: 17000000, Limit: 20000000, HitShare: 0.99999,
+		})
+	}
+	return map[string]func(*page){
+		"bench-firewall": func(p *page) {
+			printFirewall(p, &bench.FirewallReport{Head: benchHead("firewall"), Spread: all, Targets: benchTargets})
+		},
+		"bench-flows": func(p *page) {
+			printFlowsReport(p, &bench.FlowsReport{Head: benchHead("flows"), Counts: []bench.FlowsResult{{
+				Flows: 100000, KernelPPS: spread, ShuntPPS: spread, LimitPPS: spread, OfLimit: ratio, KernelShare: bench.Spread{Median: 0.00123},
+			}}})
+		},
+		"bench-rules": func(p *page) {
+			printRules(p, &bench.RulesReport{Head: benchHead("rules"), Cases: []bench.RulesResult{{
+				Rules: 1000, Flows: 1000, KernelPPS: spread, ShuntPPS: spread, Speedup: bench.Spread{Median: 104.2},
+			}}})
+		},
+		"bench-tcp": func(p *page) {
+			printTCP(p, &bench.TCPReport{Head: benchHead("tcp"), Cases: []bench.TCPResult{{
+				Traffic: "udp 1400 generator", Offloads: "stack", Kernel: gbits, Shunt: gbits, Ratio: ratio,
+			}}})
+		},
+		"bench-connections": func(p *page) {
+			printConnections(p, &bench.ConnectionsReport{Head: benchHead("connections"), Modes: []bench.ConnectionsMode{
+				{Mode: bench.Kernel, Figures: seconds}, {Mode: bench.Shunt, Figures: seconds},
+			}})
+		},
+		"demo": func(p *page) { printDemo(p, demo) },
+	}
+}
+
+// Reports fit a terminal of 80 columns, and hold no escapes where there is none.
+func TestBenchReports(t *testing.T) {
+	for name, draw := range pages() {
+		p := &page{}
+		draw(p)
+		golden(t, name, p.String())
+		for line := range strings.Lines(p.String()) {
+			if n := utf8.RuneCountInString(line) - 1; n > 80 {
+				t.Errorf("%s: %d columns: %s", name, n, line)
+			}
+		}
+		if strings.Contains(p.String(), "\x1b") {
+			t.Errorf("%s: escapes without a terminal", name)
+		}
+	}
+}
+
+func TestBenchWrongUse(t *testing.T) {
+	for args, want := range map[string]string{
+		"bench fast":                  `shunt: fast: no such command; see "shunt bench --help"`,
+		"bench firewall --rounds 0":   "shunt: firewall: rounds 0: use a number from 1 on",
+		"bench flows --rounds x":      `shunt: flows: invalid argument "x" for "--rounds"`,
+		"bench tcp now":               `shunt: tcp: takes no argument "now"`,
+		"lab bridge":                  `shunt: bridge: no such command; see "shunt lab --help"`,
+		"lab firewall upp":            `shunt: upp: no such command; did you mean "up"?`,
+		"lab firewall run --rounds 1": "shunt: run: unknown flag: --rounds",
+	} {
+		code, _, err := shunt(strings.Fields(args)...)
+		if code != 2 || !strings.HasPrefix(err, want) {
+			t.Errorf("shunt %s: exit %d, %s\nwant %s", args, code, err, want)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"shunt/internal/bench"
+)
+
+// printHead says what the figures below are.
+func printHead(p *page, h bench.Head) {
+	p.line("")
+	p.wrap(h.What+".", 80)
+	p.line("")
+	p.wrap("How: "+h.How+".", 80)
+	p.line("")
+	t := newTable("", "")
+	t.add(cell{"where", bold}, fmt.Sprintf("%s, %d cores, Linux %s", h.CPU, h.Cores, h.Kernel))
+	t.add("", h.Clang+", shunt "+h.Version)
+	t.add(cell{"when", bold}, fmt.Sprintf("%s, load average %.1f", h.Date.Format("2006-01-02 15:04 MST"), h.Load))
+	t.add(cell{"again", bold}, h.Command)
+	p.table(t)
+	p.line("")
+}
+
+// wrap writes a paragraph in lines of at most width characters.
+func (p *page) wrap(text string, width int) {
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len(line)+1+len(word) > width {
+			p.line("%s", line)
+			line = ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	p.line("%s", line)
+}
+
+// printTargets judges.
+func printTargets(p *page, targets []bench.Target) {
+	p.line("")
+	t := newTable("TARGET", "", ">GOT", "", ">WANTED")
+	for _, target := range targets {
+		verdict, sign := cell{"PASS", green}, "at least"
+		if !target.Pass {
+			verdict = cell{"FAIL", red}
+		}
+		if target.AtMost {
+			sign = "at most"
+		}
+		t.add(target.Name, verdict, fixed(target.Got, 3), sign, fixed(target.Limit, 2))
+	}
+	p.table(t)
+}
+
+func fixed(n float64, digits int) string { return fmt.Sprintf("%.*f", digits, n) }
+
+// rateRow is a spread of packets per second.
+func rateRow(name string, s bench.Spread) []any {
+	return []any{name, bench.Thousands(s.Median), bench.Thousands(s.Min), bench.Thousands(s.Max), bench.Thousands(s.MAD)}
+}
+
+func printFirewall(p *page, r *bench.FirewallReport) {
+	printHead(p, r.Head)
+	t := newTable("PACKETS A SECOND", ">MEDIAN", ">LEAST", ">MOST", ">MAD")
+	t.add(rateRow("nothing attached", r.Spread["kernel_pps"])...)
+	t.add(rateRow("attached, out of reach", r.Spread["attached_pps"])...)
+	t.add(rateRow("shunt", r.Spread["shunt_pps"])...)
+	t.add(rateRow("limit: empty redirect", r.Spread["limit_pps"])...)
+	p.table(t)
+	p.line("")
+	t = newTable("RATIO, ROUND BY ROUND", ">MEDIAN", ">LEAST", ">MOST", ">MAD")
+	for _, name := range []string{"speedup", "of_limit", "slow_path_tax", "hit_share"} {
+		s := r.Spread[name]
+		t.add(name, fixed(s.Median, 4), fixed(s.Min, 4), fixed(s.Max, 4), fixed(s.MAD, 4))
+	}
+	p.table(t)
+	printTargets(p, r.Targets)
+}
+
+func printFlowsReport(p *page, r *bench.FlowsReport) {
+	printHead(p, r.Head)
+	t := newTable(">FLOWS", ">KERNEL PPS", ">SHUNT PPS", ">LIMIT PPS", ">OF LIMIT", ">LEAST", ">MOST", ">TO KERNEL")
+	for _, c := range r.Counts {
+		t.add(bench.Thousands(float64(c.Flows)), bench.Thousands(c.KernelPPS.Median), bench.Thousands(c.ShuntPPS.Median),
+			bench.Thousands(c.LimitPPS.Median), fixed(c.OfLimit.Median, 3), fixed(c.OfLimit.Min, 3), fixed(c.OfLimit.Max, 3),
+			fixed(100*c.KernelShare.Median, 3)+" %")
+	}
+	p.table(t)
+	printTargets(p, r.Targets)
+}
+
+func printRules(p *page, r *bench.RulesReport) {
+	printHead(p, r.Head)
+	t := newTable(">RULES", ">FLOWS", ">KERNEL PPS", ">MAD", ">SHUNT PPS", ">MAD", ">SPEEDUP")
+	for _, c := range r.Cases {
+		t.add(bench.Thousands(float64(c.Rules)), bench.Thousands(float64(c.Flows)),
+			bench.Thousands(c.KernelPPS.Median), bench.Thousands(c.KernelPPS.MAD),
+			bench.Thousands(c.ShuntPPS.Median), bench.Thousands(c.ShuntPPS.MAD), fixed(c.Speedup.Median, 2)+"x")
+	}
+	p.table(t)
+	printTargets(p, r.Targets)
+}
+
+func printTCP(p *page, r *bench.TCPReport) {
+	printHead(p, r.Head)
+	t := newTable("GBIT/S", "OFFLOADS", ">KERNEL", ">MAD", ">SHUNT", ">MAD", ">RATIO", ">LEAST", ">MOST")
+	for _, c := range r.Cases {
+		t.add(c.Traffic, c.Offloads, fixed(c.Kernel.Median/1e9, 2), fixed(c.Kernel.MAD/1e9, 2),
+			fixed(c.Shunt.Median/1e9, 2), fixed(c.Shunt.MAD/1e9, 2),
+			fixed(c.Ratio.Median, 3), fixed(c.Ratio.Min, 3), fixed(c.Ratio.Max, 3))
+	}
+	p.table(t)
+	printTargets(p, r.Targets)
+}
+
+func printConnections(p *page, r *bench.ConnectionsReport) {
+	printHead(p, r.Head)
+	t := newTable("MODE", ">CPU S", ">MAD", ">SOFTIRQ S", ">MAD", ">P50 US", ">MAD", ">P99 US", ">MAD")
+	for _, m := range r.Modes {
+		row := []any{string(m.Mode)}
+		for _, figure := range []struct {
+			name   string
+			scale  float64
+			digits int
+		}{{"cpu_s", 1, 2}, {"softirq_s", 1, 2}, {"p50_seconds", 1e6, 0}, {"p99_seconds", 1e6, 0}} {
+			s := m.Figures[figure.name]
+			row = append(row, fixed(s.Median*figure.scale, figure.digits), fixed(s.MAD*figure.scale, figure.digits))
+		}
+		t.add(row...)
+	}
+	p.table(t)
+	printTargets(p, r.Targets)
+}

@@ -1,0 +1,340 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/spf13/cobra"
+
+	"shunt/internal/api"
+	"shunt/internal/config"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// noon is when all tests happen.
+var noon = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+
+func TestMain(m *testing.M) {
+	now = func() time.Time { return noon }
+	os.Exit(m.Run())
+}
+
+// fake is a daemon's backend that answers with what it holds.
+type fake struct {
+	status       api.Status
+	ports        []api.Port
+	flows        []api.Flow
+	explanations []api.Explanation
+	checks       []api.Check
+	err          error
+	paused       []bool
+	stop         func() error
+	query        api.FlowQuery
+	filter       api.FlowFilter
+}
+
+func (f *fake) Status() (api.Status, error) { return f.status, f.err }
+func (f *fake) Ports() ([]api.Port, error)  { return f.ports, f.err }
+func (f *fake) Flows(filter api.FlowFilter) ([]api.Flow, error) {
+	f.filter = filter
+	return filter.Select(append([]api.Flow(nil), f.flows...)), f.err
+}
+func (f *fake) Explain(q api.FlowQuery) ([]api.Explanation, error) {
+	f.query = q
+	return f.explanations, f.err
+}
+func (f *fake) Doctor() ([]api.Check, error) { return f.checks, f.err }
+func (f *fake) Pause(on bool) error          { f.paused = append(f.paused, on); return f.err }
+func (f *fake) Stop() error                  { return f.stop() }
+
+// serve runs a backend's server for the length of the test, and returns its state
+// directory.
+func serve(t *testing.T, b api.Backend) string {
+	t.Helper()
+	paths := config.Paths{State: t.TempDir()}
+	l, err := api.Listen(paths.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- api.NewServer(b).Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return paths.State
+}
+
+// shunt runs the command and returns what it says.
+func shunt(args ...string) (code int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	code = Run(args, &out, &err)
+	return code, out.String(), err.String()
+}
+
+// golden compares a text with a file in testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".golden")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got; go test -update writes it anew):\n%s", file, diff)
+	}
+}
+
+func TestGolden(t *testing.T) {
+	state := serve(t, example())
+	for name, args := range map[string][]string{
+		"status":       {"status"},
+		"status.json":  {"status", "--json"},
+		"ports":        {"ports"},
+		"ports.json":   {"ports", "--json"},
+		"flows":        {"flows"},
+		"flows.json":   {"flows", "--json"},
+		"flows-limit":  {"flows", "--sort", "bytes", "--limit", "1", "--only", "armed"},
+		"explain":      {"explain", "10.0.0.2:4000", "198.51.100.9:443/tcp"},
+		"explain.json": {"explain", "10.0.0.2:4000 198.51.100.9:443/tcp", "--json"},
+	} {
+		code, out, err := shunt(append(args, "--state", state)...)
+		if code != 0 || err != "" {
+			t.Errorf("%v: exit %d, %s", args, code, err)
+		}
+		golden(t, name, out)
+	}
+}
+
+func TestGoldenPausedAndDoctor(t *testing.T) {
+	f := example()
+	f.status.Paused = true
+	f.status.Counters = nil
+	state := serve(t, f)
+	_, out, _ := shunt("status", "--state", state)
+	golden(t, "status-paused", out)
+
+	code, out, err := shunt("doctor", "--state", state)
+	golden(t, "doctor", out)
+	if code != 1 || err != "shunt: doctor: one check failed; its remedy stands beside it\n" {
+		t.Errorf("a failed check: exit %d, %q", code, err)
+	}
+}
+
+// JSON is the API's type, whole.
+func TestJSONIsTheAPIType(t *testing.T) {
+	f := example()
+	_, out, _ := shunt("flows", "--json", "--state", serve(t, f))
+	var got []api.Flow
+	if err := json.Unmarshal([]byte(out), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := api.FlowFilter{Sort: api.SortPackets}.Select(f.flows)
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {
+		t.Error(diff)
+	}
+	if f.filter.Limit != 0 {
+		t.Errorf("limit %d with --json", f.filter.Limit)
+	}
+}
+
+func TestEveryCommandHasHelp(t *testing.T) {
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		if cmd.Name() == "help" {
+			return
+		}
+		if cmd.Short == "" || cmd.Long == "" || !strings.Contains(cmd.Example, "  "+cmd.CommandPath()) {
+			t.Errorf("%s: needs a short and a long help and an example that begins with it", cmd.CommandPath())
+		}
+		code, out, err := shunt(append(strings.Fields(cmd.CommandPath())[1:], "--help")...)
+		if code != 0 || err != "" || !strings.Contains(out, cmd.Example) {
+			t.Errorf("%s --help: exit %d, %s\n%s", cmd.CommandPath(), code, err, out)
+		}
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+	}
+	e := &env{}
+	walk(e.root())
+	if code, out, _ := shunt(); code != 0 || !strings.Contains(out, "Available Commands") {
+		t.Errorf("shunt alone: exit %d\n%s", code, out)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	dead := t.TempDir()
+	broken := serve(t, &fake{err: errors.New("flows: the table is gone;\nrun again")})
+	bad := filepath.Join(dead, "bad.toml")
+	if err := os.WriteFile(bad, []byte("\nxdp = \"fast\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	noDaemon := `no daemon answers at ` + dead + `/api.sock; start one with "shunt run --port IF"`
+	for _, c := range []struct {
+		args string
+		code int
+		err  string // begins with, after "shunt: "
+	}{
+		{"version", 0, ""},
+		{"help", 0, ""},
+		{"statsu", 2, `statsu: no such command; did you mean "status"? see "shunt --help"`},
+		{"status x", 2, `status: takes no argument "x"; see "shunt status --help"`},
+		{"status --jsn", 2, `status: unknown flag: --jsn; see "shunt status --help"`},
+		{"flows --limit x", 2, `flows: invalid argument "x" for "--limit"`},
+		{"flows --limit -1", 2, "flows: limit -1: use a number"},
+		{"flows --sort name", 2, `flows: sort "name": allowed are packets, bytes, age`},
+		{"flows --only dead", 2, `flows: state "dead": allowed are seen, armed`},
+		{"explain", 2, "explain: write ADDR:PORT"},
+		{"explain 1.2.3.4 5.6.7.8/tcp", 2, "explain: tcp needs a port at both ends"},
+		{"top", 2, `top: needs a terminal; use "shunt top --once"`},
+		{"run", 2, "no port: name one with --port eth0"},
+		{"run --port a/b", 2, `--port "a/b": allowed is a list of interface names`},
+		{"run --port eth0 --xdp fast", 2, `--xdp "fast": allowed are "auto", "on", "off"`},
+		{"run --port eth0 --threshold 0", 2, `--threshold "0": allowed is a number of packets`},
+		{"run --port eth0 --lease 1h", 2, `--lease "1h": allowed is a duration`},
+		{"run --config " + bad, 2, bad + `:2: xdp = "fast": allowed are "auto", "on", "off"`},
+		{"run --config " + dead + "/none", 1, "--config: open " + dead + "/none: no such file"},
+		{"status --state " + dead, 1, noDaemon},
+		{"pause --state " + dead, 1, noDaemon},
+		{"top --once --state " + dead, 1, noDaemon},
+		{"status --state " + broken, 1, "flows: the table is gone; run again"},
+		{"resume --state " + broken, 1, "flows: the table is gone; run again"},
+	} {
+		code, _, err := shunt(strings.Fields(c.args)...)
+		if code != c.code {
+			t.Errorf("shunt %s: exit %d, want %d (%s)", c.args, code, c.code, err)
+		}
+		if c.err == "" {
+			if err != "" {
+				t.Errorf("shunt %s: %s", c.args, err)
+			}
+			continue
+		}
+		if !strings.HasPrefix(err, "shunt: "+c.err) || strings.Count(err, "\n") != 1 {
+			t.Errorf("shunt %s:\n got %s\nwant shunt: %s", c.args, err, c.err)
+		}
+	}
+}
+
+// set gives a function value of main's to one test.
+func set[F any](t *testing.T, where *F, what F) {
+	before := *where
+	*where = what
+	t.Cleanup(func() { *where = before })
+}
+
+func TestRunMergesFileAndFlags(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "shunt.toml")
+	text := "port = [\"eth0\"]\nxdp = \"on\"\nthreshold = 7\nlease = \"2s\"\nflows = 1024"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var got config.Config
+	var at config.Paths
+	set(t, &RunDaemon, func(_ context.Context, cfg config.Config, paths config.Paths) error {
+		got, at = cfg, paths
+		return nil
+	})
+	code, _, err := shunt("run", "--config", file, "--port", "lan*", "--port", "eth1",
+		"--lease", "1s", "--state", "/s", "--bpffs", "/b")
+	if code != 0 {
+		t.Fatal(err)
+	}
+	want := config.Default()
+	want.Ports = []string{"eth0", "lan*", "eth1"}
+	want.XDP, want.Threshold, want.Lease, want.Flows = config.XDPOn, 7, time.Second, 1024
+	if diff := cmp.Diff(want, got); diff != "" || at != (config.Paths{State: "/s", BPFFS: "/b"}) {
+		t.Errorf("%v\n%s", at, diff)
+	}
+
+	set(t, &RunDaemon, func(context.Context, config.Config, config.Paths) error { return errors.New("port eth0: none") })
+	if code, _, err := shunt("run", "--port", "eth0"); code != 1 || err != "shunt: port eth0: none\n" {
+		t.Errorf("exit %d, %s", code, err)
+	}
+}
+
+func TestPauseAndResume(t *testing.T) {
+	f := &fake{}
+	state := serve(t, f)
+	for _, verb := range []string{"pause", "resume"} {
+		if code, out, err := shunt(verb, "--state", state); code != 0 || out+err != "" {
+			t.Errorf("%s: exit %d, %s%s", verb, code, out, err)
+		}
+	}
+	if diff := cmp.Diff([]bool{true, false}, f.paused); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// stop returns only when the daemon's process has ended.
+func TestStopWaits(t *testing.T) {
+	daemon := exec.Command("sleep", "60")
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	f := &fake{status: api.Status{PID: daemon.Process.Pid}}
+	var ended atomic.Bool
+	f.stop = func() error {
+		time.AfterFunc(200*time.Millisecond, func() {
+			ended.Store(true)
+			daemon.Process.Kill()
+			daemon.Wait()
+		})
+		return nil
+	}
+	code, _, err := shunt("stop", "--state", serve(t, f))
+	if code != 0 || !ended.Load() {
+		t.Errorf("exit %d, %s; the daemon ended: %v", code, err, ended.Load())
+	}
+}
+
+func TestStopWithoutDaemonCleansUp(t *testing.T) {
+	var cleaned config.Paths
+	set(t, &CleanUp, func(paths config.Paths) error { cleaned = paths; return nil })
+	state := t.TempDir()
+	if code, _, err := shunt("stop", "--state", state, "--bpffs", "/b"); code != 0 || cleaned != (config.Paths{State: state, BPFFS: "/b"}) {
+		t.Errorf("exit %d, %s; cleaned %v", code, err, cleaned)
+	}
+	set(t, &CleanUp, func(config.Paths) error { return errors.New("stop: /b: busy") })
+	if code, _, err := shunt("stop", "--state", state); code != 1 || err != "shunt: stop: /b: busy\n" {
+		t.Errorf("exit %d, %s", code, err)
+	}
+}
+
+func TestDoctorWithoutDaemon(t *testing.T) {
+	var asked []string
+	set(t, &Doctor, func(_ config.Paths, ports []string) ([]api.Check, error) {
+		asked = ports
+		return []api.Check{{Name: "kernel", Level: api.LevelOK, Finding: "Linux 6.18"}}, nil
+	})
+	code, out, err := shunt("doctor", "eth0", "eth1", "--state", t.TempDir())
+	if code != 0 || !strings.Contains(out, "Linux 6.18") || len(asked) != 2 {
+		t.Errorf("exit %d, asked %v\n%s%s", code, asked, out, err)
+	}
+	// Named ports are examined here even while a daemon lives.
+	if _, out, _ = shunt("doctor", "eth0", "--state", serve(t, example())); !strings.Contains(out, "Linux 6.18") {
+		t.Errorf("named ports went to the daemon:\n%s", out)
+	}
+}

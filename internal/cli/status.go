@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"shunt/internal/api"
+	"shunt/internal/reason"
+)
+
+func (e *env) statusCommand() *cobra.Command {
+	return e.reader(&cobra.Command{
+		Use:   "status",
+		Short: "Show the daemon at a glance, and where packets left",
+		Long: `Shows the daemon, how full the flow table is, and for every reason how many packets
+left the programs by it at each stage. A packet may be counted once at each stage: one
+that XDP gave to the kernel is seen again at TC ingress.`,
+		Example: `  shunt status
+  shunt status --json | jq .counters.xdp.hit`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			status, err := e.client().Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return e.show(status, func(p *page) { printStatus(p, status) })
+		},
+	})
+}
+
+func printStatus(p *page, s api.Status) {
+	state := cell{"running", green}
+	if s.Paused {
+		state = cell{`paused: everything goes to the kernel, until "shunt resume"`, yellow}
+	}
+	facts := newTable("", "")
+	facts.add("shunt", s.Version+", kernel "+s.Kernel)
+	facts.add("state", state)
+	facts.add("daemon", "pid "+plainInt(s.PID)+", up "+span(now().Sub(s.Started).Seconds())+", abi "+plainInt(s.ABI))
+	facts.add("flows", count(uint64(s.Flows.Armed))+" armed, "+count(uint64(s.Flows.Seen))+" seen, "+
+		count(uint64(s.Flows.Closed))+" closed, of "+count(uint64(s.Flows.Slots))+" slots")
+	facts.add("lease", span(s.LeaseSeconds)+", "+span(s.LeaseLiveSeconds)+" while the daemon lives; learned after "+
+		count(uint64(s.Threshold))+" packets")
+	facts.add("repeated", share(s.Hits, s.Hits+s.Punts)+" of packets: "+count(s.Hits)+", the kernel had "+count(s.Punts))
+	facts.add("changes", events(s))
+	p.table(facts)
+	if len(s.Counters) > 0 {
+		p.line("")
+		p.table(countersTable(s.Counters))
+	}
+}
+
+// events lists what the kernel announced, with the generation that came of it.
+func events(s api.Status) string {
+	words := []string{"generation " + count(uint64(s.Generation))}
+	for _, kind := range slices.Sorted(maps.Keys(s.Events)) {
+		words = append(words, kind+" "+count(s.Events[kind]))
+	}
+	return strings.Join(words, ", ")
+}
+
+// countersTable has a row for each reason, the most frequent first.
+func countersTable(counters map[string]map[string]uint64) *table {
+	stages := []string{api.StageXDP, api.StageTCIngress, api.StageTCEgress}
+	most := map[string]uint64{}
+	for _, stage := range stages {
+		for name, n := range counters[stage] {
+			most[name] = max(most[name], n)
+		}
+	}
+	names := slices.SortedFunc(maps.Keys(most), func(a, b string) int {
+		return cmp.Or(cmp.Compare(most[b], most[a]), cmp.Compare(a, b))
+	})
+	t := newTable("REASON", ">XDP", ">TC INGRESS", ">TC EGRESS", "MEANING")
+	for _, name := range names {
+		row := []any{name}
+		for _, stage := range stages {
+			n := ""
+			if counters[stage][name] > 0 {
+				n = count(counters[stage][name])
+			}
+			row = append(row, n)
+		}
+		words, _, _ := reason.Words(name)
+		t.add(append(row, cell{words, dim})...)
+	}
+	return t
+}
