@@ -1,0 +1,228 @@
+package path
+
+import (
+	"testing"
+	"time"
+
+	"shunt/internal/dataplane"
+	"shunt/internal/dataplane/exercise"
+)
+
+// connection puts both directions of an armed TCP connection into the table, through
+// masquerade, as conntrack with be-liberal on would have it. The answers' sequence
+// numbers are around 2000 and acknowledge 1000.
+func (b *bench) connection(t *testing.T, v6 bool) (in, out exercise.Packet, there, back exercise.Place) {
+	t.Helper()
+	check(t, b.Clear())
+	in, out = b.tcp4()
+	out.Src = addr("198.19.0.1:50000")
+	if v6 {
+		in, out = b.tcp6()
+		out.Src = addr("[2001:2:0:19::1]:50000")
+	}
+	s := b.Learned(in, out, b.lease(t))
+	s.Flags |= exercise.FlagLiberal | exercise.FlagCT
+	s.TcpSeq, s.TcpAck, s.TcpWnd = 1000, 2000, 500
+
+	answer, answered := out, in
+	answer.Src, answer.Dst = out.Dst, out.Src
+	answered.Src, answered.Dst = in.Dst, in.Src
+	r := b.Learned(answer, answered, s.Lease)
+	r.Key.Port, r.Oif = uint32(b.WANIndex), uint32(b.LANIndex)
+	r.Flags |= exercise.FlagLiberal | exercise.FlagCT
+	r.TcpSeq, r.TcpAck, r.TcpWnd, r.TcpScale = 2000, 1000, 600, 2
+	var err error
+	there, err = b.Put(s)
+	check(t, err)
+	back, err = b.Put(r)
+	check(t, err)
+	return in, out, there, back
+}
+
+// TestClose: a plausible FIN or RST closes both directions at either stage, a SYN opens
+// them anew, and a blind one is dropped and changes nothing.
+func TestClose(t *testing.T) {
+	b := open(t, exercise.Options{})
+	fin, rst := exercise.TCP{Seq: 1000, ACK: true, FIN: true}, exercise.TCP{Seq: 1000, RST: true}
+	seq := func(c exercise.TCP, n int) exercise.TCP { c.Seq = uint32(n); return c }
+	for _, c := range []struct {
+		name   string
+		v6     bool
+		tcp    exercise.TCP
+		reason string
+		state  uint8 // of both directions afterwards
+		change func(there, back *exercise.Slot)
+	}{
+		{"FIN", false, fin, "tcp_close", exercise.Closed, nil},
+		{"FIN", true, fin, "tcp_close", exercise.Closed, nil},
+		{"RST", false, rst, "tcp_close", exercise.Closed, nil},
+		{"RST", true, rst, "tcp_close", exercise.Closed, nil},
+		{"RST at the window's end", false, seq(rst, 1000+66000), "tcp_close", exercise.Closed, nil},
+		{"RST at its beginning", false, seq(rst, 1000-66000), "tcp_close", exercise.Closed, nil},
+		{"RST past the window", false, seq(rst, 1000+66001), "tcp_implausible", exercise.Armed, nil},
+		{"RST before it", false, seq(rst, 1000-66001), "tcp_implausible", exercise.Armed, nil},
+		{"blind RST", true, seq(rst, 1<<31), "tcp_implausible", exercise.Armed, nil},
+		{"blind FIN", false, seq(fin, 1<<31), "tcp_implausible", exercise.Armed, nil},
+		{"RST in a scaled window", false, seq(rst, 1000+500000), "tcp_close", exercise.Closed,
+			func(_, back *exercise.Slot) { back.TcpWnd, back.TcpScale = 500, 10 }},
+		{"nothing heard of the other side", false, seq(rst, 1000+1<<20), "tcp_close", exercise.Closed,
+			func(_, back *exercise.Slot) { back.TcpWnd = 0 }},
+		{"nor in that megabyte", false, seq(rst, 1001+1<<20), "tcp_implausible", exercise.Armed,
+			func(_, back *exercise.Slot) { back.TcpWnd = 0 }},
+		{"nothing heard at all", false, seq(rst, 1<<31), "tcp_close", exercise.Closed,
+			func(there, back *exercise.Slot) { there.TcpWnd, back.TcpWnd = 0, 0 }},
+		{"blind RST where conntrack judges", false, seq(rst, 1<<31), "tcp_close", exercise.Armed,
+			func(there, _ *exercise.Slot) { there.Flags &^= exercise.FlagLiberal }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, stage := range []string{"xdp", "tc-ingress"} {
+				in, _, there, back := b.connection(t, c.v6)
+				b.alter(t, there, back, c.change)
+				in.TCP = c.tcp
+				b.closes(t, stage, in.Bytes(), c.reason)
+				b.in(t, "forth", there, c.state)
+				b.in(t, "back", back, c.state)
+			}
+		})
+	}
+	t.Run("SYN", func(t *testing.T) {
+		in, _, there, back := b.connection(t, false)
+		in.TCP = exercise.TCP{SYN: true}
+		b.counts(t, "tc-ingress tcp_syn", func() { b.next(t, in.Bytes()) })
+		b.in(t, "forth", there, exercise.Seen)
+		b.in(t, "back", back, exercise.Seen)
+	})
+}
+
+// TestResetIsTold: the daemon hears of a reset that is the very next in sequence, once,
+// and of no other.
+func TestResetIsTold(t *testing.T) {
+	b := open(t, exercise.Options{})
+	told := make(chan dataplane.Request, 10)
+	read, stop, err := b.Requests()
+	check(t, err)
+	go read(func(r dataplane.Request) { told <- r })
+	defer stop()
+	for _, v6 := range []bool{false, true} {
+		for _, c := range []struct {
+			tcp    exercise.TCP
+			reason string
+		}{
+			{exercise.TCP{Seq: 1001, RST: true}, "tcp_close"},
+			{exercise.TCP{Seq: 1000, FIN: true, ACK: true}, "tcp_close"},
+			{exercise.TCP{Seq: 1 << 31, RST: true}, "tcp_implausible"},
+			{exercise.TCP{Seq: 1000, RST: true}, "tcp_close"}, // the last: what the ring has next is its
+		} {
+			in, _, _, _ := b.connection(t, v6)
+			in.TCP = c.tcp
+			b.closes(t, "xdp", in.Bytes(), c.reason)
+			if c.tcp.Seq != 1000 || !c.tcp.RST {
+				continue
+			}
+			b.closes(t, "tc-ingress", in.Bytes(), c.reason)
+			want := dataplane.Request{Reset: true, Tuple: dataplane.Tuple{Source: in.Src, Destination: in.Dst}}
+			select {
+			case got := <-told:
+				if got != want {
+					t.Errorf("told %+v, want %+v", got, want)
+				}
+			case <-time.After(time.Second):
+				t.Fatalf("nobody was told of %v", want)
+			}
+		}
+	}
+	time.Sleep(10 * time.Millisecond)
+	if len(told) > 0 {
+		t.Errorf("told too much: %+v", <-told)
+	}
+}
+
+func (b *bench) alter(t *testing.T, there, back exercise.Place, change func(there, back *exercise.Slot)) {
+	t.Helper()
+	if change == nil {
+		return
+	}
+	s, err := b.At(there)
+	check(t, err)
+	r, err := b.At(back)
+	check(t, err)
+	change(&s, &r)
+	check(t, b.PutAt(there, s))
+	check(t, b.PutAt(back, r))
+}
+
+// closes puts a FIN or RST through one stage: never changed, passed on or dropped.
+func (b *bench) closes(t *testing.T, stage string, frame []byte, reason string) {
+	t.Helper()
+	var o exercise.Outcome
+	var err error
+	pass, drop := uint32(exercise.XDPPass), uint32(exercise.XDPDrop)
+	run := func() { o, err = b.XDP(b.LANIndex, frame) }
+	if stage == "tc-ingress" {
+		pass, drop = exercise.TCNext, exercise.TCDrop
+		run = func() { o, err = b.Ingress(b.LANIndex, frame, exercise.Buffer{}) }
+	}
+	b.counts(t, stage+" "+reason, func() {
+		run()
+		check(t, err)
+	})
+	same(t, "after "+stage, o.Frame, frame)
+	want := pass
+	if reason == "tcp_implausible" {
+		want = drop
+	}
+	if o.Verdict != want {
+		t.Errorf("%s: verdict %#x, want %#x", stage, o.Verdict, want)
+	}
+}
+
+func (b *bench) in(t *testing.T, which string, at exercise.Place, state uint8) {
+	t.Helper()
+	s, err := b.At(at)
+	check(t, err)
+	if s.State != state {
+		t.Errorf("%s: state %d, want %d", which, s.State, state)
+	}
+	if s.Seq%2 != 0 {
+		t.Errorf("%s: slot left locked", which)
+	}
+}
+
+// TestSightings: what TC egress says of packets that nobody sighted, and of one whose
+// memory was another's: PROG_RUN gives its packets a socket, as local traffic has one.
+func TestSightings(t *testing.T) {
+	b := open(t, exercise.Options{})
+	in, out := b.udp4()
+
+	frame := put16(in.Bytes(), 12, 0x0806)
+	b.counts(t, "tc-ingress not_ip, tc-egress unsighted", func() {
+		_, _, err := b.Through(b.LANIndex, b.WANIndex, frame, out.Bytes())
+		check(t, err)
+	})
+	// the second skb has the memory of the first unless an interrupt takes it meanwhile
+	for try := 0; reached["tc-egress local_socket"] == 0; try++ {
+		if try == 100 {
+			t.Fatal("100 times the second packet did not get the memory of the first")
+		}
+		before, err := b.Count()
+		check(t, err)
+		_, o, err := b.Through(b.LANIndex, b.WANIndex, in.Bytes(), out.Bytes())
+		check(t, err)
+		if o.Verdict != exercise.TCNext {
+			t.Fatalf("TC egress verdict %#x", o.Verdict)
+		}
+		same(t, "after TC egress", o.Frame, out.Bytes())
+		now, err := b.Count()
+		check(t, err)
+		if d := now.Minus(before).String(); d == "tc-egress local_socket, tc-ingress learning" {
+			reached["tc-egress local_socket"]++
+			reached["tc-ingress learning"]++
+		} else if d != "tc-egress unsighted, tc-ingress learning" {
+			t.Fatalf("counted %q", d)
+		}
+	}
+	s, _, found := b.Find(exercise.KeyOf(in, b.LANIndex))
+	if !found || s.State != exercise.Seen {
+		t.Errorf("slot %+v, %v: something was learned", s, found)
+	}
+}

@@ -1,0 +1,301 @@
+package path
+
+import (
+	"net/netip"
+	"testing"
+
+	"shunt/internal/dataplane/exercise"
+)
+
+// state is what the table and the settings hold when a packet comes, and what becomes
+// of it at both stages. Reasons: "" where the frame is repeated.
+type state struct {
+	name    string
+	v6      bool
+	slot    func(*exercise.Slot)
+	control func(*exercise.Control)
+	packet  func(*exercise.Packet)
+	xdp, tc string
+	after   func(*testing.T, exercise.Slot) // at the end, after TC ingress
+}
+
+func stateCases(now, hz uint32) []state {
+	counted := func(n uint32) func(*testing.T, exercise.Slot) {
+		return func(t *testing.T, s exercise.Slot) {
+			if s.Count != n {
+				t.Errorf("counted %d packets, want %d", s.Count, n)
+			}
+		}
+	}
+	return []state{
+		{name: "paused", control: func(c *exercise.Control) { c.Paused = 1 }, xdp: "paused", tc: "paused"},
+		{name: "below the threshold", slot: func(s *exercise.Slot) { s.State, s.Count = exercise.Seen, 3 },
+			control: func(c *exercise.Control) { c.Threshold = 5 }, xdp: "below_threshold", tc: "below_threshold", after: counted(4)},
+		{name: "at the threshold", slot: func(s *exercise.Slot) { s.State, s.Count = exercise.Seen, 4 },
+			control: func(c *exercise.Control) { c.Threshold = 5 }, xdp: "below_threshold", tc: "learning", after: counted(5)},
+		{name: "over the threshold", slot: func(s *exercise.Slot) { s.State, s.Count = exercise.Seen, 5 },
+			control: func(c *exercise.Control) { c.Threshold = 5 }, xdp: "learning", tc: "learning", after: counted(6)},
+		{name: "after an idle second", slot: func(s *exercise.Slot) { s.State, s.Count, s.Seen = exercise.Seen, 4, now-hz-hz/2 },
+			control: func(c *exercise.Control) { c.Threshold = 5 }, xdp: "below_threshold", tc: "below_threshold", after: counted(1)},
+		{name: "lease ended", slot: func(s *exercise.Slot) { s.Lease = now - hz }, xdp: "lease_ended", tc: "lease_ended", after: counted(0)},
+		{name: "old generation", slot: func(s *exercise.Slot) { s.Gen-- }, xdp: "old_generation", tc: "old_generation"},
+		{name: "newer generation", slot: func(s *exercise.Slot) { s.Gen++ }, xdp: "old_generation", tc: "old_generation"},
+		{name: "closed", slot: func(s *exercise.Slot) { s.State = exercise.Closed }, xdp: "closed", tc: "closed", after: isIn(exercise.Closed)},
+		{name: "closed long ago", slot: func(s *exercise.Slot) { s.State, s.Lease = exercise.Closed, now-1 },
+			xdp: "closed", tc: "closed", after: isIn(exercise.Seen)},
+		{name: "being written", slot: func(s *exercise.Slot) { s.Seq = 7 }, xdp: "busy", tc: "busy"},
+		{name: "other source MAC", packet: func(p *exercise.Packet) { p.From = other(p.From) }, xdp: "mac_differs", tc: "mac_differs", after: counted(0)},
+		{name: "other destination MAC", slot: func(s *exercise.Slot) { s.DmacIn[0] ^= 4 }, xdp: "mac_differs", tc: "mac_differs"},
+		{name: "other DSCP", packet: func(p *exercise.Packet) { p.TOS = 4 }, xdp: "dscp_differs", tc: "dscp_differs", after: counted(0)},
+		{name: "other DSCP", v6: true, packet: func(p *exercise.Packet) { p.TOS = 0x80 }, xdp: "dscp_differs", tc: "dscp_differs"},
+		{name: "other label", v6: true, packet: func(p *exercise.Packet) { p.Label ^= 0x80000 }, xdp: "label_differs", tc: "label_differs"},
+		{name: "label of zero", v6: true, packet: func(p *exercise.Packet) { p.Label = 0 }, xdp: "label_differs", tc: "label_differs"},
+		{name: "over the MTU", slot: func(s *exercise.Slot) { s.Mtu = 45 }, xdp: "over_mtu", tc: "over_mtu"},
+		{name: "over the MTU", v6: true, slot: func(s *exercise.Slot) { s.Mtu = 65 }, xdp: "over_mtu", tc: "over_mtu"},
+		{name: "as long as the MTU", slot: func(s *exercise.Slot) { s.Mtu = 46 }},
+		{name: "repeated at TC", slot: func(s *exercise.Slot) { s.Flags &^= exercise.FlagXDP }, xdp: "tc_way"},
+		{name: "another flow", packet: func(p *exercise.Packet) { p.Src = netip.AddrPortFrom(p.Src.Addr(), 1001) }, xdp: "no_entry", tc: "learning"},
+		{name: "same last words", v6: true, packet: func(p *exercise.Packet) { p.Src = addr("[2001:2:0:19::2]:1000") }, xdp: "no_entry", tc: "learning"},
+	}
+}
+
+func isIn(state uint8) func(*testing.T, exercise.Slot) {
+	return func(t *testing.T, s exercise.Slot) {
+		if s.State != state {
+			t.Errorf("state %d, want %d", s.State, state)
+		}
+	}
+}
+
+// other is another unicast MAC.
+func other(mac []byte) []byte {
+	m := append([]byte(nil), mac...)
+	m[0] ^= 4
+	return m
+}
+
+// TestState: whether an entry may be used now.
+func TestState(t *testing.T) {
+	b := open(t, exercise.Options{})
+	defaults := b.Control()
+	now, err := b.Now()
+	check(t, err)
+	for _, c := range stateCases(now, b.HZ) {
+		t.Run(c.name, func(t *testing.T) {
+			check(t, b.Clear())
+			in, out := b.udp4()
+			if c.v6 {
+				in, out = b.udp6()
+			}
+			s := b.Learned(in, out, b.lease(t))
+			s.Seen = now
+			if c.slot != nil {
+				c.slot(&s)
+			}
+			at, err := b.Put(s)
+			check(t, err)
+			if c.packet != nil {
+				c.packet(&in)
+				out = b.routed(in)
+			}
+			if c.control != nil {
+				b.Edit(c.control)
+				defer b.Edit(func(ctl *exercise.Control) { *ctl = defaults })
+			}
+			b.meets(t, in, out, c.xdp, c.tc)
+			if c.after != nil {
+				s, err := b.At(at)
+				check(t, err)
+				c.after(t, s)
+			}
+		})
+	}
+}
+
+// TestLeaseEndsBetweenPolls: hits of the NAPI poll in which the lease ends may still wait
+// in the bulk queue, so the flow stays fast until a pause shows that the poll is over.
+func TestLeaseEndsBetweenPolls(t *testing.T) {
+	b := open(t, exercise.Options{})
+	in, out := b.udp4()
+	odd := in
+	odd.TOS = 4
+	for _, c := range []struct {
+		name   string
+		count  uint32
+		packet exercise.Packet
+		want   string // of packets one after the other, each more than 2 us after the last
+		n      int
+	}{
+		{"first packet, then a pause", 0, in, "xdp hit, xdp lease_ended 2", 3},
+		{"a hit long ago", 1, in, "xdp lease_ended", 1},
+		{"another DSCP", 0, odd, "xdp lease_ended", 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for try := 0; ; try++ {
+				check(t, b.Clear())
+				now, err := b.Now()
+				check(t, err)
+				s := b.Learned(in, out, now)
+				s.Count = c.count
+				_, err = b.Put(s)
+				check(t, err)
+				before, err := b.Count()
+				check(t, err)
+				for range c.n {
+					_, err := b.XDP(b.LANIndex, c.packet.Bytes())
+					check(t, err)
+				}
+				after, err := b.Count()
+				check(t, err)
+				if then, _ := b.Now(); then-now > b.HZ/50 && try < 20 {
+					continue // this machine was busy for longer than the grace lasts
+				}
+				if got := after.Minus(before).String(); got != c.want {
+					t.Errorf("counted %q, want %q", got, c.want)
+				}
+				return
+			}
+		})
+	}
+}
+
+// meets puts a packet through XDP and TC ingress. Empty reasons: it comes out as `out`.
+func (b *bench) meets(t *testing.T, in, out exercise.Packet, xdp, tc string) {
+	t.Helper()
+	if xdp == "" {
+		b.counts(t, "xdp hit", func() { b.repeated(t, in, out) })
+	} else {
+		b.counts(t, "xdp "+xdp, func() {
+			o, err := b.XDP(b.LANIndex, in.Bytes())
+			check(t, err)
+			if o.Verdict != exercise.XDPPass {
+				t.Errorf("XDP verdict %d", o.Verdict)
+			}
+			same(t, "after XDP", o.Frame, in.Bytes())
+		})
+	}
+	if tc == "" {
+		b.counts(t, "tc-ingress hit", func() { b.repeatedTC(t, in, out) })
+	} else {
+		b.counts(t, "tc-ingress "+tc, func() { b.next(t, in.Bytes()) })
+	}
+}
+
+// repeated says that XDP makes `out` of `in` and redirects it.
+func (b *bench) repeated(t *testing.T, in, out exercise.Packet) {
+	t.Helper()
+	o, err := b.XDP(b.LANIndex, in.Bytes())
+	check(t, err)
+	same(t, "after XDP", o.Frame, out.Bytes())
+	if o.Verdict != exercise.XDPRedirect {
+		t.Errorf("XDP verdict %d, want a redirect", o.Verdict)
+	}
+}
+
+// repeatedTC says so of TC ingress, where mark and priority are the entry's.
+func (b *bench) repeatedTC(t *testing.T, in, out exercise.Packet) {
+	t.Helper()
+	o, err := b.Ingress(b.LANIndex, in.Bytes(), exercise.Buffer{Mark: 99, Priority: 98})
+	check(t, err)
+	same(t, "after TC ingress", o.Frame, out.Bytes())
+	if o.Verdict != exercise.TCRedirect || o.Buffer.Mark != 0 || o.Buffer.Priority != 0 {
+		t.Errorf("TC verdict %#x, %+v; want a redirect and the entry's mark and priority", o.Verdict, o.Buffer)
+	}
+}
+
+// TestTCPOff: TCP never gets an entry, and one that is there is not used.
+func TestTCPOff(t *testing.T) {
+	b := open(t, exercise.Options{})
+	in, out := b.tcp4()
+	s := b.Learned(in, out, b.lease(t))
+	s.Flags &^= exercise.FlagXDP
+	_, err := b.Put(s)
+	check(t, err)
+	b.Edit(func(c *exercise.Control) { c.TcpOff = 1 })
+	b.meets(t, in, out, "tc_way", "tcp_off")
+	u, routed := b.udp4()
+	b.meets(t, u, routed, "no_entry", "learning")
+}
+
+// TestTableFull: a key whose four slots are taken is slow; one that ended gives its slot.
+func TestTableFull(t *testing.T) {
+	b := open(t, exercise.Options{})
+	in, out := b.udp4()
+	key, words := exercise.KeyOf(in, b.LANIndex)
+	var places []exercise.Place
+	for _, bucket := range b.Hash().Buckets(key, words) {
+		for way := range uint32(2) {
+			s := b.Learned(in, out, b.lease(t))
+			s.Key.Sport ^= uint16(len(places) + 1)
+			at := exercise.Place{Bucket: bucket, Way: way}
+			check(t, b.PutAt(at, s))
+			places = append(places, at)
+		}
+	}
+	b.meets(t, in, out, "no_entry", "table_full")
+	now, err := b.Now()
+	check(t, err)
+	idle := now - 2*b.HZ
+	for _, c := range []struct {
+		name   string
+		change func(*exercise.Slot)
+		free   bool
+	}{
+		{"idle, but leased", func(s *exercise.Slot) { s.Seen = idle }, false},
+		{"lease over, but in use", func(s *exercise.Slot) { s.Lease = idle }, false},
+		{"free, but being written", func(s *exercise.Slot) { s.Seen, s.Lease, s.Seq = idle, idle, 1 }, false},
+		{"idle and lease over", func(s *exercise.Slot) { s.Seen, s.Lease = idle, idle }, true},
+		{"idle and never learned", func(s *exercise.Slot) { s.Seen, s.State = idle, exercise.Seen }, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, err := b.At(places[3])
+			check(t, err)
+			before := s
+			c.change(&s)
+			check(t, b.PutAt(places[3], s))
+			if !c.free {
+				b.meets(t, in, out, "no_entry", "table_full")
+			} else {
+				b.meets(t, in, out, "no_entry", "learning")
+				if _, at, found := b.Find(key, words); !found || at != places[3] {
+					t.Errorf("claimed %v, %v; want %v", at, found, places[3])
+				}
+			}
+			check(t, b.PutAt(places[3], before))
+		})
+	}
+}
+
+// TestSegments: what is longer than the MTU by itself goes on if it will be cut into
+// pieces that are not, and is counted as that many packets.
+func TestSegments(t *testing.T) {
+	b := open(t, exercise.Options{})
+	for _, p := range []func() (in, out exercise.Packet){b.tcp4, b.tcp6, b.udp4, b.udp6} {
+		in, out := p()
+		in.Payload = make([]byte, 1000)
+		out.Payload = in.Payload
+		s := b.Learned(in, out, b.lease(t))
+		headers := uint32(in.L4() - 14 + 8)
+		if in.Proto == 6 {
+			headers += 12
+		}
+		s.Mtu = uint16(headers) + 250
+		at, err := b.Put(s)
+		check(t, err)
+		for _, c := range []struct {
+			size, verdict uint32
+			reason        string
+		}{{250, exercise.TCRedirect, "hit"}, {251, exercise.TCNext, "over_mtu"}} {
+			b.counts(t, "tc-ingress "+c.reason, func() {
+				o, err := b.Ingress(b.LANIndex, in.Bytes(), exercise.Buffer{GSOSegs: 4, GSOSize: c.size})
+				check(t, err)
+				if o.Verdict != c.verdict {
+					t.Errorf("segments of %d: verdict %#x, want %#x", c.size, o.Verdict, c.verdict)
+				}
+			})
+			if s, err := b.At(at); err != nil || s.Packets != 4 {
+				t.Errorf("segments of %d: %d packets counted, want 4; %v", c.size, s.Packets, err)
+			}
+		}
+	}
+}
