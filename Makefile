@@ -1,0 +1,72 @@
+# make test and make demo each do all that is needed, from a fresh clone, as root.
+# "make help" lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# Why each package is here: docs/decisions/dependencies.md.
+PACKAGES := ca-certificates clang-19 conntrack ethtool git iperf3 iproute2 \
+	iptables iputils-ping libbpf-dev linux-libc-dev llvm-19 nftables procps python3-scapy
+
+# Go's own instructions put it there, and sudo forgets about it.
+export PATH := $(PATH):/usr/local/go/bin
+export CGO_ENABLED := 0
+# A clone that belongs to another user than root has no history that git would tell.
+export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
+
+GENERATED := $(foreach o,tc xdp health traffic/bpf,$(addprefix internal/dataplane/$(o)_x86_bpfel,.go .o))
+BENCHES := firewall flows rules tcp connections
+
+.PHONY: help deps go root generate build test demo bench lint fmt clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+deps: go ## install the Debian packages that building and testing need
+	@command -v dpkg-query >/dev/null || { echo "make deps: this is no Debian; install what these packages hold: $(PACKAGES)" >&2; exit 1; }; \
+	missing=; for p in $(PACKAGES); do \
+		[ "$$(dpkg-query -W -f '$${db:Status-Status}' $$p 2>/dev/null)" = installed ] || missing+=" $$p"; \
+	done; \
+	[ -z "$$missing" ] || { \
+		[ "$$(id -u)" = 0 ] || { echo "make deps: run it as root, to install:$$missing" >&2; exit 1; }; \
+		echo "make deps: installing$$missing"; export DEBIAN_FRONTEND=noninteractive; \
+		apt-get -q update && apt-get -q install -y --no-install-recommends $$missing; }
+
+go:
+	@want=$$(awk '$$1 == "go" { print $$2 }' go.mod); \
+	have=$$(go version 2>/dev/null | sed -nE 's/^go version go([0-9.]+).*/\1/p'); \
+	[ -n "$$have" ] && printf '%s\n' "$$want" "$$have" | sort -V -C || { \
+		echo "make: Go $$want or later is needed, PATH has $${have:-none}; install it as https://go.dev/doc/install says, then run make again" >&2; exit 1; }
+
+root:
+	@[ "$$(id -u)" = 0 ] || { echo "make: network namespaces and BPF need root; run it again with sudo" >&2; exit 1; }
+
+generate: $(GENERATED) ## compile bpf/ into objects for Go (not committed)
+
+$(GENERATED) &: $(wildcard bpf/*.c bpf/*.h internal/dataplane/gen.go internal/dataplane/traffic/gen.go) | deps
+	go generate ./internal/dataplane/...
+	@touch $(GENERATED)
+
+build: deps generate ## build build/shunt
+	go build -trimpath -o build/shunt ./cmd/shunt
+
+test: root build lint ## check and test everything; needs root
+	go test -count=1 -p 1 -timeout 30m ./...
+
+demo: root build ## show a firewall with shunt off, on and off again, in two minutes
+	build/shunt lab firewall run
+
+bench: root build ## measure everything in docs/bench.md; the machine should be quiet
+	@for b in $(BENCHES); do echo "== shunt bench $$b"; build/shunt bench $$b || failed=1; done; exit $${failed:-0}
+
+lint: deps generate ## gofmt, go vet, staticcheck (the rules of the tree are tests: test/rules)
+	@bad=$$(gofmt -l cmd internal test); [ -z "$$bad" ] || { echo "not as gofmt writes it (make fmt):" $$bad >&2; exit 1; }
+	go vet ./...
+	go tool staticcheck ./...
+
+fmt: deps ## write Go as gofmt does
+	gofmt -w cmd internal test
+
+clean: ## remove what was built
+	rm -rf build $(GENERATED)
