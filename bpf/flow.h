@@ -100,6 +100,9 @@ static __always_inline struct slot *flow_look(__u32 bucket, const struct flow_ke
 
 	if (!b)
 		return 0;
+	/* fetch line 1 beside line 0: what follows waits for line 0 and would fill the
+	 * scheduler before the processor gets as far as the rewrite */
+	(void)OUR(b->way[0].packets);
 	for (int way = 0; way < WAYS; way++) {
 		s = &b->way[way];
 		at->seq = OUR(s->seq);

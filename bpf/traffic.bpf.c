@@ -56,6 +56,7 @@ struct frame_template {
 	__u64 bytes[TRAFFIC_HEAD / 8];
 	__u32 head;		/* bytes of it that are written, a multiple of 8 */
 	__u32 flows;
+	__u32 step;		/* to the next flow, coprime with flows */
 	__u32 port_at, port;	/* field and first value of what tells flows apart: port or ICMP id */
 	__u32 group_at, group;	/* and of the other port, one per 2^TRAFFIC_PORT_BITS flows */
 	__u32 addr_at, addr;	/* and of the last 16 bits of an address, likewise */
@@ -92,18 +93,19 @@ int traffic_generate(struct xdp_md *ctx)
 	struct cursor *c = &traffic_cursor;
 	__u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 head = t->head, flows = t->flows, mark_at = t->mark_at;
-	__u32 flow = c->flow, seq = c->seq;
+	__u32 now = c->flow, flow = now, seq = c->seq;
 	__u64 l4 = t->l4_sum;
 
 	if (!c->left || data + head > end || mark_at > TRAFFIC_HEAD - TRAFFIC_MARK)
 		return XDP_DROP;
 	c->left--;
-	if (flow + 1 >= flows) {
-		c->flow = 0;
+	flow += t->step;
+	if (flow >= flows)
+		flow -= flows;
+	if (!flow)	/* all of them once */
 		c->seq = seq + 1;
-	} else {
-		c->flow = flow + 1;
-	}
+	c->flow = flow;
+	flow = now;
 
 	/* The page comes back as the router left it: write all of it. */
 #pragma unroll

@@ -46,7 +46,7 @@ const (
 func Flows(ctx context.Context, o Options) (*FlowsReport, error) {
 	report := &FlowsReport{Head: o.head("flows", 5,
 		"Frames per second, 64 bytes of UDP, and the part that went to the kernel, by number of flows",
-		"as bench firewall; frames of all flows in turn; fast is measured over more than one lease; limit: an empty XDP redirect of the same flows")}
+		"as bench firewall; frames of all flows in a scattered order, in every mode; fast is measured over more than one lease; limit: an empty XDP redirect of the same flows")}
 	r, err := newPacketRig(o.Binary, 0)
 	if err != nil {
 		return nil, err

@@ -105,7 +105,7 @@ func (r *rig) source(size, flows int) (*source, error) {
 	g, err := traffic.NewGenerator(traffic.Config{
 		NS: r.top.Client.NS, Device: r.top.Client.Device, CPU: core(),
 		Frames: traffic.Frames{
-			SourceMAC: r.top.Client.MAC, DestMAC: r.top.LAN.MAC, Protocol: traffic.UDP, Size: size, Flows: flows,
+			SourceMAC: r.top.Client.MAC, DestMAC: r.top.LAN.MAC, Protocol: traffic.UDP, Size: size, Flows: flows, Scatter: true,
 			Source: netip.AddrPortFrom(r.top.Client.V4.Addr(), 1024), Dest: netip.AddrPortFrom(r.top.Server.V4.Addr(), 9),
 		},
 	})

@@ -55,6 +55,7 @@ type Frames struct {
 	Protocol           Protocol
 	Size               int   // bytes of the Ethernet frame without FCS: MinSize to 1518
 	Flows              int   // 1 to 1,048,576; 0: 1
+	Scatter            bool  // frames one after the other belong to flows far apart, as in real traffic
 	Reverse            bool  // the other direction: flows differ by destination, ICMP is echo reply
 	TOS                uint8 // DSCP and ECN
 	TTL                uint8 // 0: 64
@@ -151,6 +152,27 @@ func lastWord(a netip.Addr) uint16 {
 	return binary.BigEndian.Uint16(s[len(s)-2:])
 }
 
+// step is how far the next frame's flow is from this one's. Coprime with the number of
+// flows, so that each has its turn, and about the golden section of it, so that the order
+// looks like none to a processor that guesses what is read next.
+func (f *Frames) step() uint32 {
+	if !f.Scatter || f.Flows < 3 {
+		return 1
+	}
+	step := uint64(f.Flows) * 618 / 1000
+	for gcd(step, uint64(f.Flows)) != 1 {
+		step++
+	}
+	return uint32(step)
+}
+
+func gcd(a, b uint64) uint64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
 // template lays a frame out: the whole of it as it is first put into memory, and
 // the head that the program writes each time. What differs between frames is zero.
 func (f *Frames) template() (frame []byte, t bpfFrameTemplate) {
@@ -162,6 +184,7 @@ func (f *Frames) template() (frame []byte, t bpfFrameTemplate) {
 	putPattern(frame[l.payload+int(bpfTrafficTRAFFIC_MARK):])
 
 	t.Flows = uint32(f.Flows)
+	t.Step = f.step()
 	t.MarkAt = uint32(l.payload)
 	f.vary(l, &t)
 	clear(frame[t.AddrAt : t.AddrAt+2])

@@ -73,7 +73,7 @@ func load(c Config, frame []byte, template bpfFrameTemplate) (*Generator, error)
 	flows := uint64(c.Flows)
 	err := loadProgram(&g.objects, map[string]any{
 		bpfVarTrafficTemplate: template,
-		bpfVarTrafficCursor:   bpfCursor{Flow: uint32(c.Start % flows), Seq: uint32(c.Start / flows)},
+		bpfVarTrafficCursor:   bpfCursor{Flow: uint32(c.Start % flows * uint64(c.step()) % flows), Seq: uint32(c.Start / flows)},
 	})
 	if err != nil {
 		return nil, err

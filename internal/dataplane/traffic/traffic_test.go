@@ -78,8 +78,9 @@ func TestAllFramesArrive(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, p := range []Protocol{UDP, TCP, ICMP} {
 			for _, size := range []int{64, 65, 1400, 1514} {
-				for _, flows := range []int{1, 1000} {
+				for _, flows := range []int{1, 2, 1000} {
 					c := between(a, b, v6, p, size, flows)
+					c.Scatter = size == 65
 					c.Size = max(c.Size, c.MinSize())
 					t.Run(fmt.Sprintf("%v-v6=%v-%d-%d", p, v6, c.Size, flows), func(t *testing.T) {
 						if err := sink.Reset(); err != nil {
