@@ -20,7 +20,7 @@ enum abi {
 	ABI_VERSION = 1,
 	WAYS = 2,		/* slots in a bucket */
 	MAX_PORTS = 256,	/* attached interfaces, and rows of counters per stage */
-	SIGHTINGS = 256,	/* sighted packets under way per CPU */
+	SIGHTINGS = 32,		/* sighted packets under way per CPU */
 	SLOT_SIZE = 192,	/* three cache lines; IPv4 hits touch two */
 };
 
@@ -60,7 +60,7 @@ enum reason {
 	REASON_TCP_CLOSE,		/* plausible FIN or RST: both directions closed */
 	REASON_TCP_IMPLAUSIBLE,		/* blind FIN or RST on an armed connection: dropped */
 	/* what is known of its flow: XDP and TC ingress */
-	REASON_NO_ENTRY,
+	REASON_JUDGED,			/* TC ingress: XDP saw it, and nothing is due */
 	REASON_TABLE_FULL,
 	REASON_BELOW_THRESHOLD,
 	REASON_LEARNING,		/* due, but nothing came out at the egress yet */
@@ -90,7 +90,7 @@ enum reason {
 	REASON_CT_HELPER,
 	REASON_CT_SEQADJ,
 	REASON_CT_TUPLE_DIFFERS,	/* conntrack would have done something else */
-	REASON_CT_NOT_ESTABLISHED,	/* TCP */
+	REASON_CT_NOT_ESTABLISHED,	/* TCP; SCTP and DCCP never count as such */
 	REASON_CT_NOT_LIBERAL,		/* TCP: the daemon was asked to set be-liberal */
 	REASON_CT_EXPIRING,		/* less timeout left than a useful lease */
 	REASON_TTL_STEP,		/* TTL was set, or not lowered by one */
@@ -111,7 +111,6 @@ enum slot_state {
 
 enum slot_flag {
 	SLOT_XDP = 1,			/* repeated in XDP; else at TC ingress */
-	SLOT_L4_SUM = 2,		/* l4_delta goes into a checksum at l4_sum */
 	SLOT_LIBERAL = 4,		/* conntrack's window check is off: judge RST and FIN here */
 	SLOT_NAT = 8,			/* addresses or ports differ */
 	SLOT_CT = 16,			/* conntrack knows the flow */
@@ -200,12 +199,11 @@ struct sighting {
 	__u16 id;			/* IPv4 */
 	__u16 frag;			/* IPv4 flags and offset */
 	__u16 l4_sum;			/* checksum field of L4 */
-	__u16 sport, dport;		/* first four bytes of L4 */
 	__u8 tos, ttl;
 	__u8 partial;			/* CHECKSUM_PARTIAL: the field is a pseudo header's sum */
 	__u8 gso;
 	__u8 dmac[6], smac[6];
-	__u8 pad[2];
+	__u8 pad[6];
 };
 
 struct port {
@@ -227,6 +225,7 @@ struct control {
 	__u32 bucket_mask;
 	__u32 tcp_off;
 	__u32 hz;
+	__u32 no_marks;			/* a driver keeps no XDP metadata: TC ingress judges for itself */
 	__u32 secret[12];		/* keys of the flow hash, random per start from nothing */
 };
 
@@ -241,6 +240,15 @@ struct transmit {
 	__u64 sent;
 	__u64 drops;			/* the driver's queue was full */
 	__u64 errors;			/* the driver refused: no NAPI, no XDP, link down */
+};
+
+/* XDP leaves it as metadata in front of packets that TC ingress must look at. */
+struct mark {
+	__u32 magic;
+};
+
+enum mark_magic {
+	MARK = 0x73687574,
 };
 
 enum event_kind {

@@ -6,7 +6,7 @@
  * Placing: NH, the universal hash of UMAC (RFC 4418 5.2.2), keyed by a secret per
  * start, gives each key two buckets of two slots. A key without room among its four
  * slots is slow, never wrong. Nothing in use is evicted: only slots whose flow has
- * been idle for `idle` and whose lease is over.
+ * been idle for `idle`, since its lease ended too.
  *
  * Readers and writers meet on different CPUs. `seq` is odd while a writer is in;
  * a reader takes it before it looks and compares after it copied (flow_torn). On
@@ -73,14 +73,16 @@ static __always_inline __u32 flow_bucket(__u64 h, int choice)
 	return h >> 32 & ctl.bucket_mask;
 }
 
-/* Field by field: a wide load of what was just stored in parts would wait until those
- * stores have left the store buffer, which costs more than the whole look-up. */
+/* The key is put together in registers (little endian): a wide load of what was just
+ * stored in parts would wait until those stores have left the store buffer, which costs
+ * more than the whole look-up. */
 static __always_inline int same_flow(const struct slot *s, const struct flow_key *k,
 				     const struct flow_words *w)
 {
+	__u32 ports = k->sport | (__u32)k->dport << 16, kind = k->proto | (__u32)k->family << 8;
+
 	if ((s->key.saddr ^ k->saddr) | (s->key.daddr ^ k->daddr) | (s->key.port ^ k->port) |
-	    (s->key.sport ^ k->sport) | (s->key.dport ^ k->dport) |
-	    (s->key.proto ^ k->proto) | (s->key.family ^ k->family))
+	    (*(__u32 *)&s->key.sport ^ ports) | (*(__u32 *)&s->key.proto ^ kind))
 		return 0;
 	if (k->family == 6) {
 		__u32 differ = 0;
@@ -147,7 +149,10 @@ static __always_inline int flow_free(const struct slot *s, __u32 now)
 {
 	if (s->state == SLOT_EMPTY)
 		return 1;
-	return before(s->seen + ctl.idle, now) && (s->state == SLOT_SEEN || before(s->lease, now));
+	if (s->state == SLOT_SEEN)
+		return before(s->seen + ctl.idle, now);
+	/* hits do not touch `seen`: a busy flow gets an idle time to come back in */
+	return before(s->seen + ctl.idle, now) && before(s->lease + ctl.idle, now);
 }
 
 static __always_inline void slot_init(struct slot *s, const struct flow_key *k,
@@ -160,6 +165,7 @@ static __always_inline void slot_init(struct slot *s, const struct flow_key *k,
 	if (k->family == 6)
 		s->in6 = *w;
 	s->tcp_wnd = 0;
+	s->tcp_scale = 0;
 	s->count = 0;
 	s->seen = now;
 	s->lease = now;
@@ -242,17 +248,43 @@ static __always_inline enum reason flow_check(const struct slot *s, const struct
 	return flow_differs(s, f);
 }
 
+/* Where the connection stands, from every packet of it whichever way it goes: FIN and
+ * RST are judged by it. */
+static __always_inline void flow_evidence(struct slot *s, const struct frame *f)
+{
+	if (f->key.proto != IPPROTO_TCP)
+		return;
+	s->tcp_seq = f->tcp_end;
+	s->tcp_ack = f->tcp_ack;
+	s->tcp_wnd = f->tcp_wnd;
+}
+
 /* One hit. Plain additions: a flow stays on one CPU (RSS); where it does not, figures
  * of the flow may fall short, those by reason never. */
 static __always_inline void flow_count(struct slot *s, const struct frame *f, __u32 packets, __u32 bytes)
 {
 	s->packets += packets;
 	s->bytes += bytes;
-	if (f->key.proto == IPPROTO_TCP) {
-		s->tcp_seq = f->tcp_end;
-		s->tcp_ack = f->tcp_ack;
-		s->tcp_wnd = f->tcp_wnd;
-	}
+	flow_evidence(s, f);
+}
+
+/* Count the packet for its flow; from the threshold on it is due for learning. */
+static __always_inline enum reason flow_sighted(struct slot *s, const struct frame *f, enum reason reason)
+{
+	__u32 now = now_jiffies();
+
+	if (s->state != SLOT_ARMED)
+		s->count = before(s->seen + ctl.idle, now) ? 1 : s->count + 1;
+	s->seen = now;
+	if (reason == REASON_BELOW_THRESHOLD && s->count >= ctl.threshold)
+		return REASON_LEARNING;
+	return reason;
+}
+
+/* Must TC egress see what the kernel makes of this packet? */
+static __always_inline int is_due(enum reason reason)
+{
+	return reason == REASON_LEARNING || reason == REASON_LEASE_ENDED || reason == REASON_OLD_GENERATION;
 }
 
 /* The wire key of the other direction. */
@@ -269,16 +301,41 @@ static __always_inline void reverse_key(const struct slot *s, struct flow_key *k
 	}
 }
 
-static __always_inline void slot_close(struct slot *s, enum slot_state state, __u32 lease)
+/* `seq` as flow_find() read it; if a writer was faster, it may have armed the slot just
+ * now: look again, once. SYN (to SEEN): what is known is of an older connection. */
+static __always_inline void slot_close(struct slot *s, __u32 seq, const struct flow_key *k,
+				       const struct flow_words *w, enum slot_state state, __u32 lease)
 {
-	__u32 seq = OUR(s->seq);
-
-	if (!flow_lock(s, seq))
+	for (int i = 0; i < 2; i++, seq = OUR(s->seq)) {
+		if (!flow_lock(s, seq))
+			continue;
+		if (same_flow(s, k, w)) {
+			s->state = state;
+			s->count = 0;
+			s->lease = lease;
+			if (state == SLOT_SEEN) {
+				s->flags = 0;
+				s->tcp_wnd = 0;
+			}
+		}
+		flow_unlock(s);
 		return;
-	s->state = state;
-	s->count = 0;
-	s->lease = lease;
-	flow_unlock(s);
+	}
+}
+
+/* A packet that flow_check() gave to the kernel. One that differs from what is armed
+ * teaches nothing while the lease lasts. */
+static __always_inline enum reason flow_slow(struct slot *s, const struct frame *f, enum reason reason)
+{
+	flow_evidence(s, f);
+	if (reason == REASON_BELOW_THRESHOLD || is_due(reason))
+		reason = flow_sighted(s, f, reason);
+	else if (reason == REASON_CLOSED && !before(now_jiffies(), s->lease))
+		s->state = SLOT_SEEN;
+	/* while it is due, TC egress knows better why it is not learned */
+	if (reason != REASON_LEARNING || s->why == REASON_BELOW_THRESHOLD)
+		s->why = reason;
+	return reason;
 }
 
 /* A SYN, FIN or RST, copied out of its frame so that the rare case does not keep the
@@ -353,7 +410,7 @@ static __always_inline enum reason flow_close(const struct closing *c)
 	struct slot *s, *rev = 0;
 	struct flow_words w = {};
 	struct flow_key k;
-	struct place at;
+	struct place at = {}, back = {};
 	__u32 until = now_jiffies();
 	enum slot_state state = SLOT_SEEN;
 
@@ -362,18 +419,19 @@ static __always_inline enum reason flow_close(const struct closing *c)
 		return c->reason;
 	if (s->flags & SLOT_PAIRED) {
 		reverse_key(s, &k, &w);
-		rev = flow_find(&k, &w, &at);
+		rev = flow_find(&k, &w, &back);
 	}
 	if (c->reason == REASON_TCP_CLOSE) {
+		/* what was not watched all along (a pause, another generation) is no evidence */
 		if (!plausible(c->seq, s, rev))
-			return s->flags & SLOT_LIBERAL ? REASON_TCP_IMPLAUSIBLE : c->reason;
+			return s->flags & SLOT_LIBERAL && s->gen == ctl.gen ? REASON_TCP_IMPLAUSIBLE : c->reason;
 		tell_reset(c, s, rev);
 		state = SLOT_CLOSED;
 		until += ctl.lease;
 	}
-	slot_close(s, state, until);
+	slot_close(s, at.seq, &c->key, &c->in6, state, until);
 	if (rev)
-		slot_close(rev, state, until);
+		slot_close(rev, back.seq, &k, &w, state, until);
 	return c->reason;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * frame.h: one packet under inspection. parse.h fills it, flow.h finds its entry,
+ * frame.h: one packet under inspection. parse.h fills it (and does not clear it first:
+ * fields are set where they mean something), flow.h finds its entry,
  * edit.h changes the bytes it points to. Headers are pointed to, not copied, so all
  * pointers die with any helper that moves packet data. No kernel types: native
  * fuzzing compiles this file too.
@@ -15,6 +16,9 @@
 #include <linux/udp.h>
 #include <linux/in.h>
 #include "abi.h"
+
+/* Keeps the way of a hit in one straight line of code. */
+#define rarely(x) __builtin_expect(!!(x), 0)
 
 enum tcp_flag { TCP_FIN = 1, TCP_SYN = 2, TCP_RST = 4, TCP_ACK = 16 };
 

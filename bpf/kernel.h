@@ -94,7 +94,8 @@ enum ip_conntrack_info {
 	IP_CT_RELATED_REPLY = 4, IP_CT_UNTRACKED = 7,
 };
 enum { IPS_CONFIRMED = 1 << 3, IPS_SEQ_ADJUST = 1 << 6, IPS_DYING = 1 << 9, IPS_HELPER = 1 << 13 };
-enum { TCP_CONNTRACK_ESTABLISHED = 3, IP_CT_TCP_FLAG_BE_LIBERAL = 0x08 };
+enum { TCP_CONNTRACK_ESTABLISHED = 3, IP_CT_TCP_FLAG_BE_LIBERAL = 0x08,
+       IP_CT_TCP_FLAG_WINDOW_SCALE = 0x01, IP_CT_TCP_FLAG_SACK_PERM = 0x02 };
 
 /* linux/netfilter.h: hooks[num], then orig_ops[num] (nf_hook_entries_get_hook_ops) */
 struct nf_hook_entry { void *hook; void *priv; } CORE;

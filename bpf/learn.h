@@ -19,7 +19,8 @@ struct lesson {
 	struct rewrite rw;
 	__u32 lease;		/* jiffies from now */
 	__u16 mtu;
-	__u8 flags, scale;
+	__u8 flags;
+	__u8 scale, reverse_scale;	/* of the windows that the two sides advertise */
 };
 
 /* Does conntrack look at this family in this namespace? Its hook in PRE_ROUTING has a
@@ -146,18 +147,29 @@ static __always_inline void ask_liberal(struct nf_conn *ct, struct slot *s, __u8
 static __always_inline enum reason learn_tcp(struct nf_conn *ct, int dir, struct slot *s,
 					     __u8 family, struct lesson *l)
 {
-	__u8 flags;
+	__u8 flags, seen;
 
 	if (BPF_CORE_READ(ct, proto.tcp.state) != TCP_CONNTRACK_ESTABLISHED)
 		return REASON_CT_NOT_ESTABLISHED;
-	flags = BPF_CORE_READ(ct, proto.tcp.seen[0].flags) & BPF_CORE_READ(ct, proto.tcp.seen[1].flags);
+	flags = BPF_CORE_READ(ct, proto.tcp.seen[0].flags);
+	seen = BPF_CORE_READ(ct, proto.tcp.seen[1].flags);
+	flags &= seen;
+	seen |= BPF_CORE_READ(ct, proto.tcp.seen[0].flags);
 	if (!(flags & IP_CT_TCP_FLAG_BE_LIBERAL)) {
 		ask_liberal(ct, s, family);
 		return REASON_CT_NOT_LIBERAL;
 	}
+	/* A connection picked up in the middle has unknown scales: tcp_new() assumes SACK on
+	 * both sides and does not check its windows of its own accord, and nor does shunt. */
+	if (flags & IP_CT_TCP_FLAG_SACK_PERM && !(seen & IP_CT_TCP_FLAG_WINDOW_SCALE))
+		return REASON_LEARNED;
 	l->flags |= SLOT_LIBERAL;
-	l->scale = dir ? BPF_CORE_READ(ct, proto.tcp.seen[1].td_scale) :
-			 BPF_CORE_READ(ct, proto.tcp.seen[0].td_scale);
+	l->scale = BPF_CORE_READ(ct, proto.tcp.seen[0].td_scale);
+	l->reverse_scale = BPF_CORE_READ(ct, proto.tcp.seen[1].td_scale);
+	if (dir) {
+		l->scale = l->reverse_scale;
+		l->reverse_scale = BPF_CORE_READ(ct, proto.tcp.seen[0].td_scale);
+	}
 	return REASON_LEARNED;
 }
 
@@ -199,6 +211,9 @@ static __always_inline enum reason learn_conntrack(struct sk_buff *k, const stru
 	if (l->lease > (__u32)left / 2)
 		l->lease = left / 2;
 	l->flags |= SLOT_CT;
+	/* their state machines live by chunks that conntrack would not see */
+	if (f->key.proto == IPPROTO_SCTP || f->key.proto == IPPROTO_DCCP)
+		return REASON_CT_NOT_ESTABLISHED;
 	return f->key.proto == IPPROTO_TCP ? learn_tcp(ct, dir, s, f->key.family, l) : REASON_LEARNED;
 }
 
@@ -335,7 +350,7 @@ static __always_inline int same_rewrite(const struct slot *s, const struct lesso
 			if (a[i] != b[i])
 				return 0;
 	}
-	return s->oif == oif && s->dscp_out == l->rw.dscp;
+	return s->oif == oif && s->dscp_out == l->rw.dscp && s->mtu == l->mtu;
 }
 
 /* The only place where a slot becomes armed. */
@@ -387,11 +402,11 @@ static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *sk
 
 /* A connection's other direction must be found from either side, so that one FIN or
  * RST closes both: give it a slot that knows its reverse key, if it has none. */
-static __always_inline void slot_pair(const struct slot *s)
+static __always_inline void slot_pair(const struct slot *s, const struct lesson *l)
 {
 	struct flow_words w = {};
 	struct flow_key k;
-	struct place at;
+	struct place at = {};
 	struct slot *rev;
 
 	reverse_key(s, &k, &w);
@@ -407,6 +422,8 @@ static __always_inline void slot_pair(const struct slot *s)
 	__builtin_memcpy(rev->out6.saddr, s->in6.daddr, sizeof(rev->out6.saddr));
 	__builtin_memcpy(rev->out6.daddr, s->in6.saddr, sizeof(rev->out6.daddr));
 	rev->oif = s->key.port;
+	rev->gen = s->gen;
+	rev->tcp_scale = l->reverse_scale;
 	rev->flags |= SLOT_PAIRED | (s->flags & SLOT_LIBERAL);
 	flow_unlock(rev);
 }
@@ -422,16 +439,19 @@ static __always_inline __u32 lease_length(void)
 	return lease - lease / 8 + bpf_get_prandom_u32() % (lease / 4 + 1);
 }
 
-static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *k, const struct sighting *g)
+static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *k, const struct sighting *g,
+					 struct slot *s)
 {
-	__u32 iif = g->key.port, oif = skb->ifindex, bucket = g->bucket;
-	struct frame f = { .data = (void *)(long)skb->data, .end = (void *)(long)skb->data_end, .len = skb->len };
+	__u32 iif = g->key.port, oif = skb->ifindex;
+	struct frame f = {};
 	struct port *in = bpf_map_lookup_elem(&ports, &iif), *out = bpf_map_lookup_elem(&ports, &oif);
-	struct bucket *b = bpf_map_lookup_elem(&flows, &bucket);
 	struct lesson l = {};
 	enum reason reason;
-	struct slot *s;
 
+	f.data = (void *)(long)skb->data;
+	f.end = (void *)(long)skb->data_end;
+	f.len = skb->len;
+	f.key.port = oif;
 	if (BPF_CORE_READ_BITFIELD(k, redirected))
 		return REASON_REDIRECTED;
 	if (k->sk)
@@ -442,9 +462,8 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 		return REASON_OTHER_PACKET;
 	if (g->gen != ctl.gen)
 		return REASON_OLD_GENERATION;
-	if (!in || !out || !b)
+	if (!in || !out)
 		return REASON_PORT_UNKNOWN;
-	s = &b->way[g->way % WAYS];
 	if (skb->vlan_present)
 		return REASON_ENCAPSULATED;
 	reason = parse(&f);
@@ -466,8 +485,8 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 	if (in->flags & PORT_XDP_RX && out->flags & PORT_XDP_TX && !g->partial && !g->gso)
 		l.flags |= SLOT_XDP;
 	reason = slot_arm(s, skb, g, &l, out->tx);
-	if (reason == REASON_LEARNED && l.flags & SLOT_LIBERAL)
-		slot_pair(s);
+	if (reason == REASON_LEARNED && f.key.proto == IPPROTO_TCP)
+		slot_pair(s, &l);
 	return reason;
 }
 

@@ -10,7 +10,7 @@
 #include "abi.h"
 #include "kernel.h"
 
-/* The daemon writes; every program reads. */
+/* The daemon writes; every program reads. (XDP alone sets no_marks.) */
 volatile struct control ctl SEC(".data.control");
 
 /* The flow table: buckets of two slots, each key has two buckets (two choices).

@@ -93,6 +93,7 @@ static __always_inline enum reason parse_gre(struct frame *f)
 /* `room`: bytes of L4 that the IP header promises. */
 static __always_inline enum reason parse_l4(struct frame *f, __u32 room)
 {
+	f->key.zero = 0;
 	switch (f->key.proto) {
 	case IPPROTO_TCP:
 		return parse_tcp(f, room);
@@ -102,6 +103,10 @@ static __always_inline enum reason parse_l4(struct frame *f, __u32 room)
 		return f->key.family == 4 ? parse_icmp(f, room, 8, 0) : REASON_NOT_ECHO;
 	case IPPROTO_ICMPV6:
 		return f->key.family == 6 ? parse_icmp(f, room, 128, 129) : REASON_NOT_ECHO;
+	}
+	f->key.sport = 0;
+	f->key.dport = 0;
+	switch (f->key.proto) {
 	case IPPROTO_GRE:
 		return room < 8 ? REASON_MALFORMED : parse_gre(f);
 	case IPPROTO_SCTP:
@@ -135,6 +140,7 @@ static __always_inline enum reason parse_ipv4(struct frame *f)
 	if (ip->ttl <= 1)
 		return REASON_TTL;
 	f->tos = ip->tos;
+	f->label = 0;
 	f->key.family = 4;
 	f->key.proto = ip->protocol;
 	f->key.saddr = ip->saddr;

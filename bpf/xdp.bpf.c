@@ -21,10 +21,48 @@ static __always_inline int again(struct xdp_md *ctx, struct frame *f)
 	return within(f, f->l4, 0);
 }
 
-/* Out of line: its registers and stack are not the common case's. */
+/* TC ingress must look at this packet too. */
+static __always_inline void mark(struct xdp_md *ctx)
+{
+	struct mark *m;
+
+	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*m))) {
+		ctl.no_marks = 1;
+		return;
+	}
+	m = (void *)(long)ctx->data_meta;
+	if ((void *)(m + 1) <= (void *)(long)ctx->data)
+		m->magic = MARK;
+}
+
+/* Out of line, with copies: their registers and stack are not the common case's. */
 static __noinline enum reason close_aside(const struct closing *c)
 {
 	return flow_close(c);
+}
+
+struct flow {
+	struct flow_key key;
+	struct flow_words in6;
+};
+
+/* The first packet of a flow. */
+static __noinline enum reason claim_aside(const struct flow *w)
+{
+	struct place at;
+	struct slot *s = flow_claim(&w->key, &w->in6, &at);
+
+	if (!s)
+		return REASON_TABLE_FULL;
+	s->count = 1;
+	return ctl.threshold <= 1 ? REASON_LEARNING : REASON_BELOW_THRESHOLD;
+}
+
+static __always_inline int punt(struct xdp_md *ctx, struct tally *c, enum reason reason)
+{
+	if (is_due(reason) || reason == REASON_TC_WAY)
+		mark(ctx);
+	return leave(c, reason, XDP_PASS);
 }
 
 enum { POLL_GAP_NS = 2000 };
@@ -52,56 +90,71 @@ static __always_inline int way(struct xdp_md *ctx, struct frame *f, struct tally
 	struct slot *s;
 	__u32 tx_index;
 
-	if (reason == REASON_TCP_CLOSE) {
+	if (rarely(reason == REASON_TCP_CLOSE || reason == REASON_TCP_SYN)) {
 		struct closing closing = closing_of(f, reason);
 
 		reason = close_aside(&closing);
 		return leave(c, reason, reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
 	}
-	if (reason)
+	/* the rest of a long frame is in fragments, which TC need not care about */
+	if (rarely(reason == REASON_MALFORMED) && bpf_xdp_get_buff_len(ctx) > f->len)
+		return punt(ctx, c, REASON_TC_WAY);
+	if (rarely(reason))
 		return leave(c, reason, XDP_PASS);
+	if (f->key.proto == IPPROTO_TCP && ctl.tcp_off)
+		return leave(c, REASON_TCP_OFF, XDP_PASS);
 	s = flow_find(&f->key, &f->in6, &at);
-	if (!s)
-		return leave(c, REASON_NO_ENTRY, XDP_PASS);
+	if (rarely(!s)) {
+		struct flow flow = { .key = f->key, .in6 = f->in6 };
+
+		return punt(ctx, c, claim_aside(&flow));
+	}
 	reason = flow_check(s, f);
-	if (reason == REASON_LEASE_ENDED && !flow_differs(s, f) && s->flags & SLOT_XDP && poll_goes_on(s))
+	if (rarely(reason == REASON_LEASE_ENDED) && !flow_differs(s, f) && s->flags & SLOT_XDP && poll_goes_on(s))
 		reason = REASON_HIT;
-	if (reason)
-		return leave(c, reason, XDP_PASS);
-	if (!(s->flags & SLOT_XDP))
-		return leave(c, REASON_TC_WAY, XDP_PASS);
-	if (f->l3_len > s->mtu)
+	if (rarely(reason))
+		return punt(ctx, c, flow_slow(s, f, reason));
+	if (rarely(!(s->flags & SLOT_XDP)))
+		return punt(ctx, c, REASON_TC_WAY);
+	if (rarely(f->l3_len > s->mtu)) {
+		flow_evidence(s, f);
+		s->why = REASON_OVER_MTU;
 		return leave(c, REASON_OVER_MTU, XDP_PASS);
+	}
 	rewrite_copy(&rw, s);
 	tx_index = s->tx;
-	if (flow_torn(s, &at))
+	if (rarely(flow_torn(s, &at)))
 		return leave(c, REASON_BUSY, XDP_PASS);
 
 	/* Padding or a trailer: the kernel would not forward it (pskb_trim_rcsum in ip_rcv_core) */
-	if (f->len > ETH_HLEN + f->l3_len &&
+	if (rarely(f->len > ETH_HLEN + f->l3_len) &&
 	    (bpf_xdp_adjust_tail(ctx, (int)(ETH_HLEN + f->l3_len - f->len)) || !again(ctx, f)))
 		return leave(c, REASON_MALFORMED, XDP_PASS);
+	/* an egress that went this very moment: nothing is written yet */
+	if (rarely(bpf_redirect_map(&tx, tx_index, 0) != XDP_REDIRECT))
+		return punt(ctx, c, REASON_TC_WAY);
 	edit_headers(f, &rw);
 	if (rw.flags & SLOT_NAT)
 		edit_l4_sum(f, &rw);
 	flow_count(s, f, 1, f->l3_len);
-	return leave(c, REASON_HIT, bpf_redirect_map(&tx, tx_index, XDP_DROP));
+	return leave(c, REASON_HIT, XDP_REDIRECT);
 }
 
 SEC("xdp.frags")
 int shunt_xdp(struct xdp_md *ctx)
 {
-	struct frame f = {
-		.data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end,
-		.len = ctx->data_end - ctx->data, .key.port = ctx->ingress_ifindex,
-	};
+	struct frame f;
 	struct tally *c = tally_of(STAGE_XDP, ctx->ingress_ifindex);
 	enum reason reason;
 
-	if (ctl.paused)
+	f.data = (void *)(long)ctx->data;
+	f.end = (void *)(long)ctx->data_end;
+	f.len = ctx->data_end - ctx->data;
+	f.key.port = ctx->ingress_ifindex;
+	if (rarely(ctl.paused))
 		return leave(c, REASON_PAUSED, XDP_PASS);
 	reason = parse_ethernet(&f);
-	if (reason)
+	if (rarely(reason))
 		return leave(c, reason, XDP_PASS);
 	if (f.eth->h_proto == __builtin_bswap16(ETH_P_IP))
 		return way(ctx, &f, c, 4);

@@ -42,7 +42,7 @@ func (b *fakeBackend) Flows(f FlowFilter) ([]Flow, error) {
 }
 func (b *fakeBackend) Explain(q FlowQuery) ([]Explanation, error) {
 	b.query = q
-	return []Explanation{{Reason: "no_entry"}}, b.err
+	return []Explanation{{Reason: "not_seen"}}, b.err
 }
 func (b *fakeBackend) Pause(on bool) error { b.paused = append(b.paused, on); return b.err }
 func (b *fakeBackend) Stop() error         { b.stopped++; return b.err }

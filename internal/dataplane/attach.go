@@ -3,6 +3,7 @@ package dataplane
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -15,15 +16,15 @@ import (
 // Attach says which programs a port gets.
 type Attach struct {
 	Index       int
-	Name        string // for messages
-	XDPReceive  bool   // attach the XDP program; TC ingress and egress always are
-	XDPTransmit bool   // XDP may redirect frames to it
+	XDPReceive  bool // attach the XDP program; TC ingress and egress always are
+	XDPTransmit bool // XDP may redirect frames to it
 }
 
 type attachment struct {
 	link  link.Link
 	index int
 	kind  string
+	prog  *ebpf.Program // ingress: which of the two, once known
 }
 
 // release detaches the program now: closing alone leaves that to a kernel worker, and
@@ -39,6 +40,12 @@ func (a *attachment) release() error {
 // ErrTaken tells that somebody else's program sits where shunt's would go.
 var ErrTaken = errors.New("another XDP program is attached")
 
+// XDPError tells that a port cannot have the XDP program, and goes by TC alone.
+type XDPError struct{ err error }
+
+func (e *XDPError) Error() string { return e.err.Error() }
+func (e *XDPError) Unwrap() error { return e.err }
+
 func linkName(index int, kind string) string { return strconv.Itoa(index) + "-" + kind }
 
 // adoptLinks puts the new programs into the links of an earlier process.
@@ -51,7 +58,7 @@ func (p *Plane) adoptLinks() error {
 		path := p.pin("links", e.Name())
 		num, kind, _ := strings.Cut(e.Name(), "-")
 		index, err := strconv.Atoi(num)
-		prog := p.program(kind)
+		prog := p.program(kind, index)
 		if err != nil || prog == nil {
 			return fmt.Errorf("%s: not a link of shunt; remove it", path)
 		}
@@ -70,11 +77,15 @@ func (p *Plane) adoptLinks() error {
 	return nil
 }
 
-func (p *Plane) program(kind string) *ebpf.Program {
+// program is what belongs into a link that an earlier process left.
+func (p *Plane) program(kind string, index int) *ebpf.Program {
 	switch kind {
 	case "xdp":
 		return p.xdp
 	case "ingress":
+		if _, err := os.Stat(p.pin("links", linkName(index, "xdp"))); err == nil {
+			return p.after
+		}
 		return p.in
 	case "egress":
 		return p.out
@@ -84,7 +95,8 @@ func (p *Plane) program(kind string) *ebpf.Program {
 
 // Apply makes the attached programs and the port table what `want` says. It may be called
 // again with the same. A port that cannot be had is reported in the map by its index; the
-// others are done all the same.
+// others are done all the same. An XDPError is only told again, not tried again, until
+// something else is wanted of the port.
 func (p *Plane) Apply(want []Attach) map[int]error {
 	failed := map[int]error{}
 	keep := map[string]bool{}
@@ -95,6 +107,8 @@ func (p *Plane) Apply(want []Attach) map[int]error {
 			keep[linkName(a.Index, kind)] = kind != "xdp" || a.XDPReceive
 		}
 	}
+	p.bury()
+	maps.DeleteFunc(p.refused, func(index int, _ error) bool { return p.ports[index] != next[index] })
 	// before anything is detached: what was learned must not be sent there any more
 	changed := p.forget(next)
 	for name, a := range p.links {
@@ -104,13 +118,7 @@ func (p *Plane) Apply(want []Attach) map[int]error {
 		}
 	}
 	for _, a := range want {
-		if err := p.attach(a); err != nil {
-			failed[a.Index] = err
-			p.detach(a.Index)
-			delete(next, a.Index)
-			continue
-		}
-		if err := p.writePort(a); err != nil {
+		if err := p.settle(a); err != nil {
 			failed[a.Index] = err
 		}
 	}
@@ -119,6 +127,71 @@ func (p *Plane) Apply(want []Attach) map[int]error {
 	}
 	p.ports = next
 	return failed
+}
+
+// bury drops links whose interface is gone, even if another one has its index by now.
+func (p *Plane) bury() {
+	for name, a := range p.links {
+		info, err := a.link.Info()
+		if err != nil {
+			continue
+		}
+		var index uint32
+		if x := info.XDP(); x != nil {
+			index = x.Ifindex
+		} else if t := info.TCX(); t != nil {
+			index = t.Ifindex
+		}
+		if int(index) == a.index {
+			continue
+		}
+		a.release()
+		delete(p.links, name)
+		// what XDP met on the interface before says nothing about the new one
+		delete(p.refused, a.index)
+	}
+}
+
+// settle gives a port what it is to have. Without TC it gets nothing; without XDP it is a
+// port that goes by TC.
+func (p *Plane) settle(a Attach) error {
+	if err := p.attach(a.Index, "egress", "ingress"); err != nil {
+		p.detach(a.Index)
+		return err
+	}
+	refused := p.refused[a.Index]
+	if a.XDPReceive && refused == nil {
+		if err := p.attach(a.Index, "xdp"); err != nil {
+			refused = &XDPError{err}
+			p.refused[a.Index] = refused
+		}
+	}
+	a.XDPReceive = a.XDPReceive && refused == nil
+	if err := p.writePort(a); err != nil {
+		return err
+	}
+	if err := p.pairIngress(a); err != nil {
+		return err
+	}
+	return refused
+}
+
+// pairIngress puts the right one of the two TC ingress programs in: after XDP it leaves
+// alone what XDP did not mark. Between the two steps packets are slow, never wrong.
+func (p *Plane) pairIngress(a Attach) error {
+	l := p.links[linkName(a.Index, "ingress")]
+	prog := p.in
+	if a.XDPReceive {
+		prog = p.after
+	}
+	if l.prog == prog {
+		return nil
+	}
+	if err := l.link.Update(prog); err != nil {
+		return fmt.Errorf("replace ingress program: %w", err)
+	}
+	l.prog = prog
+	return nil
 }
 
 // forget takes from the port table what `next` does not have, and tells whether anything
@@ -154,24 +227,25 @@ func (p *Plane) forget(next map[int]Attach) bool {
 	return changed
 }
 
-func (p *Plane) attach(a Attach) error {
-	for _, kind := range []string{"egress", "ingress", "xdp"} {
-		if kind == "xdp" && !a.XDPReceive || p.links[linkName(a.Index, kind)] != nil {
+// attach makes the links of these kinds that are not there yet.
+func (p *Plane) attach(index int, kinds ...string) error {
+	for _, kind := range kinds {
+		name := linkName(index, kind)
+		if p.links[name] != nil {
 			continue
 		}
-		l, err := p.newLink(a.Index, kind)
+		l, err := p.newLink(index, kind)
 		if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) {
 			return ErrTaken
 		}
 		if err != nil {
 			return fmt.Errorf("attach %s program: %w", kind, err)
 		}
-		name := linkName(a.Index, kind)
 		if err := l.Pin(p.pin("links", name)); err != nil {
 			l.Close()
 			return fmt.Errorf("%s: %w", p.pin("links", name), err)
 		}
-		p.links[name] = &attachment{link: l, index: a.Index, kind: kind}
+		p.links[name] = &attachment{link: l, index: index, kind: kind}
 	}
 	return nil
 }
@@ -246,25 +320,6 @@ func (p *Plane) freeIndex() (uint32, error) {
 		}
 	}
 	return 0, fmt.Errorf("over %d ports; name fewer", tcAbiMAX_PORTS)
-}
-
-// Detach takes all programs from all ports.
-func (p *Plane) Detach() error {
-	var errs []error
-	for name, a := range p.links {
-		errs = append(errs, a.release())
-		delete(p.links, name)
-	}
-	return errors.Join(errs...)
-}
-
-// Attached tells which ports have which programs now.
-func (p *Plane) Attached() map[int]Attach {
-	m := make(map[int]Attach, len(p.ports))
-	for k, v := range p.ports {
-		m[k] = v
-	}
-	return m
 }
 
 // ForeignTCX returns the names of other people's tcx programs on an interface.

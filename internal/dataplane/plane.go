@@ -8,13 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
-	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
-	"golang.org/x/sys/unix"
 )
 
 // ABIVersion is the version of the pinned maps' layout, from bpf/abi.h.
@@ -44,23 +43,29 @@ type Plane struct {
 	dir   string
 	maps  map[string]*ebpf.Map
 	xdp   *ebpf.Program
-	in    *ebpf.Program
+	in    *ebpf.Program // TC ingress without XDP
+	after *ebpf.Program // TC ingress after XDP
 	out   *ebpf.Program
 	beat  *ebpf.Program
 	watch []*ebpf.Program
 	links map[string]*attachment
-	ports map[int]Attach
+	ports map[int]Attach // as last wanted
 	ctl   *ebpf.Memory
+
+	refused map[int]error // ports without the XDP program that is wanted, by ifindex
+	raise   sync.Mutex    // Bump reads, then writes
 
 	// TookOver tells that the maps and links of an earlier process were kept.
 	TookOver bool
 	closers  []func() error
 }
 
-// Open loads the programs and takes over what is pinned in o.Dir.
+// Open loads the programs and takes over what is pinned in o.Dir, or begins afresh: what
+// another ABI or another size left there is detached and removed first.
 //
 // Nothing new is attached: ports that were attached before stay so and get the new
-// programs, the rest is Apply's. An error leaves what was pinned untouched.
+// programs, the rest is Apply's. An error leaves what could have been taken over pinned,
+// and nothing of a fresh start. No other process can open the directory until Close.
 func Open(o Options) (*Plane, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("memory lock limit: %w; run as root", err)
@@ -68,46 +73,42 @@ func Open(o Options) (*Plane, error) {
 	if err := prepareDir(o.Dir); err != nil {
 		return nil, err
 	}
-	p := &Plane{dir: o.Dir, links: map[string]*attachment{}, ports: map[int]Attach{}}
-	pinned, err := p.openPinned(o)
+	release, err := hold(o.Dir)
 	if err != nil {
 		return nil, err
 	}
-	if pinned == nil {
-		if err := Remove(o.Dir); err != nil {
-			return nil, err
-		}
-		if err := prepareDir(o.Dir); err != nil {
-			return nil, err
-		}
+	p := &Plane{
+		dir: o.Dir, links: map[string]*attachment{}, ports: map[int]Attach{}, refused: map[int]error{},
+		closers: []func() error{release},
 	}
-	p.TookOver = pinned != nil
-	if err := p.load(o, pinned); err != nil {
-		p.Close()
-		return nil, err
-	}
-	if err := p.adoptLinks(); err != nil {
+	if err := p.begin(o); err != nil {
 		p.Close()
 		return nil, err
 	}
 	return p, nil
 }
 
-func prepareDir(dir string) error {
-	for _, d := range []string{dir, filepath.Join(dir, "maps"), filepath.Join(dir, "links")} {
-		if err := os.MkdirAll(d, 0o700); err != nil {
-			return fmt.Errorf("%s: %v; is a bpffs mounted there (mount -t bpf bpf /sys/fs/bpf)?", d, err)
+// begin is Open, once the directory is held.
+func (p *Plane) begin(o Options) error {
+	pinned, err := p.openPinned(o)
+	if err != nil {
+		return err
+	}
+	if pinned != nil {
+		p.TookOver = true
+		if err := p.load(o, pinned); err != nil {
+			return err
 		}
+		return p.adoptLinks()
 	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		return fmt.Errorf("%s: %w", dir, err)
+	if err := empty(o.Dir); err != nil {
+		return err
 	}
-	if fs.Type != unix.BPF_FS_MAGIC {
-		os.Remove(filepath.Join(dir, "maps"))
-		os.Remove(filepath.Join(dir, "links"))
-		os.Remove(dir)
-		return fmt.Errorf("%s: not on a bpffs; mount one (mount -t bpf bpf /sys/fs/bpf) or name another directory with --bpffs", dir)
+	if err := prepareDir(o.Dir); err != nil {
+		return err
+	}
+	if err := p.load(o, nil); err != nil {
+		return errors.Join(err, removeDir(o.Dir))
 	}
 	return nil
 }
@@ -195,6 +196,7 @@ func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
 		return err
 	}
 	p.in, p.out = tc.Programs["shunt_ingress"], tc.Programs["shunt_egress"]
+	p.after = tc.Programs["shunt_after_xdp"]
 	p.xdp = xdp.Programs["shunt_xdp"]
 	p.beat = health.Programs["shunt_beat"]
 	p.watch = []*ebpf.Program{health.Programs["shunt_xmit"], health.Programs["shunt_redirect_err"]}
@@ -290,6 +292,8 @@ func (p *Plane) Configure(s Settings) {
 		off = 0
 	}
 	p.setWord(unsafe.Offsetof(c.TcpOff), off)
+	// what a driver could not do for an earlier process it may do now; if not, XDP sets it again
+	p.setWord(unsafe.Offsetof(c.NoMarks), 0)
 }
 
 // SetLiveLease sets the lease, in jiffies, that is given while the daemon beats.
@@ -298,12 +302,14 @@ func (p *Plane) SetLiveLease(jiffies uint32) {
 	p.setWord(unsafe.Offsetof(c.LeaseLive), jiffies)
 }
 
-// Pause makes every packet the kernel's, or ends that. Nothing is detached.
+// Pause makes every packet the kernel's, or ends that. Nothing is detached. Entries from
+// before a pause are not used after it: what their flows did meanwhile was not seen.
 func (p *Plane) Pause(paused bool) {
 	var c tcControl
-	v := uint32(0)
-	if paused {
-		v = 1
+	v := uint32(1)
+	if !paused {
+		p.Bump()
+		v = 0
 	}
 	p.setWord(unsafe.Offsetof(c.Paused), v)
 }
@@ -313,6 +319,8 @@ func (p *Plane) Paused() bool { return p.control().Paused != 0 }
 
 // Bump raises the generation: no entry learned before it is used again.
 func (p *Plane) Bump() {
+	p.raise.Lock()
+	defer p.raise.Unlock()
 	var c tcControl
 	p.setWord(unsafe.Offsetof(c.Gen), p.control().Gen+1)
 }
@@ -340,35 +348,14 @@ func (p *Plane) Close() error {
 	return errors.Join(errs...)
 }
 
-// unpin removes a pin; a link is detached first.
-func unpin(path string) error {
-	if l, err := link.LoadPinnedLink(path, nil); err == nil {
-		a := &attachment{link: l}
-		return a.release()
+// Remove takes the data path away: all programs from all ports, and everything pinned.
+// From its first moment on no packet is repeated. The Plane can only be closed afterwards.
+func (p *Plane) Remove() error {
+	p.Pause(true) // no port may send to one that is detached already
+	var errs []error
+	for name, a := range p.links {
+		errs = append(errs, a.release())
+		delete(p.links, name)
 	}
-	return os.Remove(path)
-}
-
-// Remove detaches and deletes everything pinned in dir. Missing is fine.
-func Remove(dir string) error {
-	for _, d := range []string{filepath.Join(dir, "links"), filepath.Join(dir, "maps"), dir} {
-		entries, err := os.ReadDir(d)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", d, err)
-		}
-		if d != dir {
-			for _, e := range entries {
-				if err := unpin(filepath.Join(d, e.Name())); err != nil {
-					return fmt.Errorf("%s: %w", d, err)
-				}
-			}
-		}
-		if err := os.Remove(d); err != nil {
-			return fmt.Errorf("%s: %v; it holds something that is not shunt's", d, err)
-		}
-	}
-	return nil
+	return errors.Join(append(errs, removeDir(p.dir))...)
 }

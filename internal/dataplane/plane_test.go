@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -73,8 +74,8 @@ func (r *router) open(t *testing.T, flows int) (p *Plane) {
 // want is both ports with everything.
 func (r *router) want() []Attach {
 	return []Attach{
-		{Index: r.ports[0], Name: "lan", XDPReceive: true, XDPTransmit: true},
-		{Index: r.ports[1], Name: "wan", XDPReceive: true, XDPTransmit: true},
+		{Index: r.ports[0], XDPReceive: true, XDPTransmit: true},
+		{Index: r.ports[1], XDPReceive: true, XDPTransmit: true},
 	}
 }
 
@@ -188,21 +189,23 @@ func TestApply(t *testing.T) {
 	}
 	gen = p.Generation()
 	r.apply(t, p, nil)
-	if n := r.attached(t, r.ports[0]); n != 0 || p.Generation() == gen || len(p.Attached()) != 0 {
-		t.Errorf("%d programs, generation %d after %d, %v", n, p.Generation(), gen, p.Attached())
+	if n := r.attached(t, r.ports[0]); n != 0 || p.Generation() == gen {
+		t.Errorf("%d programs, generation %d after %d", n, p.Generation(), gen)
 	}
 	if _, err := p.Transmit(r.ports[0]); err == nil {
 		t.Error("a port that is gone still has figures")
 	}
 }
 
-// TestTaken: a port with other people's XDP is reported, the other one is done.
+// TestTaken: a port with other people's XDP is reported and goes by TC, the other one is
+// done. The same again does not flap, and something else wanted is tried.
 func TestTaken(t *testing.T) {
 	r := newRouter(t)
 	p := r.open(t, 1024)
 	defer p.Close()
-	r.do(t, func() error {
-		foreign, err := link.AttachXDP(link.XDPOptions{Program: p.xdp, Interface: r.ports[0], Flags: link.XDPDriverMode})
+	var foreign link.Link
+	r.do(t, func() (err error) {
+		foreign, err = link.AttachXDP(link.XDPOptions{Program: p.xdp, Interface: r.ports[0], Flags: link.XDPDriverMode})
 		if err == nil {
 			t.Cleanup(func() { foreign.Close() })
 		}
@@ -210,11 +213,75 @@ func TestTaken(t *testing.T) {
 	})
 	var failed map[int]error
 	r.do(t, func() error { failed = p.Apply(r.want()); return nil })
-	if len(failed) != 1 || !errors.Is(failed[r.ports[0]], ErrTaken) {
-		t.Errorf("failed: %v", failed)
+	check := func(when string) {
+		t.Helper()
+		var xdp *XDPError
+		if len(failed) != 1 || !errors.Is(failed[r.ports[0]], ErrTaken) || !errors.As(failed[r.ports[0]], &xdp) {
+			t.Errorf("%s: failed: %v", when, failed)
+		}
+		if n := r.attached(t, r.ports[0]); n != 4 { // two of tcx here, a foreign XDP, our own on the other
+			t.Errorf("%s: %d programs, want 4", when, n)
+		}
+		if l := p.links[linkName(r.ports[0], "ingress")]; l == nil || l.prog != p.in {
+			t.Errorf("%s: the port's ingress program is not the one for ports without XDP", when)
+		}
+		var port tcPort
+		if err := p.maps["ports"].Lookup(uint32(r.ports[0]), &port); err != nil || port.Flags&uint32(tcPortFlagPORT_XDP_RX) != 0 {
+			t.Errorf("%s: port table: %v, flags %d", when, err, port.Flags)
+		}
 	}
-	if a := p.Attached(); len(a) != 1 || a[r.ports[1]].Name != "wan" {
-		t.Errorf("attached: %v", a)
+	check("first")
+	gen := p.Generation()
+	r.do(t, func() error { failed = p.Apply(r.want()); return nil })
+	check("again")
+	if p.Generation() != gen {
+		t.Error("the same again raised the generation")
+	}
+	foreign.Close()
+	other := r.want()
+	other[0].XDPTransmit = false
+	r.apply(t, p, other)
+}
+
+// TestIndexUsedAgain: an interface that comes back under the index of one that is gone
+// gets programs of its own.
+func TestIndexUsedAgain(t *testing.T) {
+	r := newRouter(t)
+	p := r.open(t, 1024)
+	defer p.Close()
+	r.apply(t, p, r.want())
+	for _, command := range [][]string{
+		{"ip", "link", "del", "lan"},
+		{"ip", "link", "add", "lan", "index", strconv.Itoa(r.ports[0]), "type", "veth", "peer", "name", "other"},
+	} {
+		if out, err := r.ns.Run(command...); err != nil {
+			t.Fatalf("%v: %v: %s", command, err, out)
+		}
+	}
+	r.apply(t, p, r.want())
+	if n := r.attached(t, r.ports[0]); n != 4 {
+		t.Errorf("%d programs, want 4", n)
+	}
+}
+
+// TestHeld: a directory belongs to one process, for opening and for removing.
+func TestHeld(t *testing.T) {
+	r := newRouter(t)
+	p := r.open(t, 1024)
+	second, err := Open(Options{Dir: r.BPFFS(), Flows: 1024})
+	if err == nil {
+		second.Close()
+	}
+	for what, err := range map[string]error{"open": err, "remove": Remove(r.BPFFS())} {
+		if err == nil || !strings.Contains(err.Error(), r.BPFFS()) || !strings.Contains(err.Error(), "--bpffs") {
+			t.Errorf("%s while it is held: %v", what, err)
+		}
+	}
+	if err := errors.Join(p.Remove(), p.Close()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(r.BPFFS()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s: %v", r.BPFFS(), err)
 	}
 }
 

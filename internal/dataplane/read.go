@@ -286,7 +286,7 @@ func decodeEvent(b []byte) (Request, bool) {
 // Objects gives out the loaded programs and maps under the names they have in bpf/, for
 // the packages below this one that exercise them without a wire.
 func (p *Plane) Objects() (map[string]*ebpf.Program, map[string]*ebpf.Map) {
-	return map[string]*ebpf.Program{"shunt_xdp": p.xdp, "shunt_ingress": p.in, "shunt_egress": p.out}, p.maps
+	return map[string]*ebpf.Program{"shunt_xdp": p.xdp, "shunt_ingress": p.in, "shunt_after_xdp": p.after, "shunt_egress": p.out}, p.maps
 }
 
 // Watch attaches the tracepoint programs that feed Transmit, for as long as the Plane is open.

@@ -72,7 +72,7 @@ var table = map[string]meaning{
 		"if there are many, somebody tries to reset connections blindly"},
 
 	// What is known of its flow.
-	"no_entry": {"no packet of this flow was seen before", see, "send traffic, then ask again"},
+	"judged": {"XDP saw it first, and left nothing for TC ingress to do: look there for the reason", doubt, ""},
 	"table_full": {"no free slot in the flow table; the flow stays on the kernel's way", bounded,
 		"raise flows in the configuration"},
 	"below_threshold": {"too few packets without an idle second between them to be worth learning", see,
@@ -116,7 +116,7 @@ var table = map[string]meaning{
 	"ct_seqadj": {"conntrack adjusts the sequence numbers of this connection", tracked, ""},
 	"ct_tuple_differs": {"it left with other addresses or ports than conntrack says", tracked,
 		"look for a stateless rewrite, in nft or tc, behind conntrack's back"},
-	"ct_not_established": {"the TCP connection is not established yet, or is closing", tracked, ""},
+	"ct_not_established": {"a TCP connection that is opening or closing; or SCTP or DCCP, whose state only conntrack can follow", tracked, ""},
 	"ct_not_liberal": {"conntrack still checks the window of this connection; the daemon was asked to end that", liberal,
 		"none, if it lasts milliseconds; if it stays so, see that the daemon runs, and read its log"},
 	"ct_expiring": {"its conntrack entry is about to expire, too soon for a useful lease", tracked,

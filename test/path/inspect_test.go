@@ -147,14 +147,7 @@ func TestInspect(t *testing.T) {
 	b := open(t, exercise.Options{})
 	for _, c := range slices.Concat(linkFrames(b), header6Frames(b), transportFrames(b)) {
 		t.Run(c.name, func(t *testing.T) {
-			b.counts(t, "xdp "+c.reason, func() {
-				o, err := b.XDP(b.LANIndex, c.frame)
-				check(t, err)
-				if o.Verdict != exercise.XDPPass {
-					t.Errorf("XDP verdict %d", o.Verdict)
-				}
-				same(t, "after XDP", o.Frame, c.frame)
-			})
+			b.counts(t, "xdp "+c.reason, func() { b.punted(t, c.reason, c.frame) })
 			if c.name == "IPv4 cut in its header" || c.name == "IPv6 cut in its header" {
 				return // bpf_prog_test_run_skb() makes no such skb
 			}

@@ -11,11 +11,11 @@ import (
 	"shunt/internal/dataplane/exercise"
 )
 
-// Words for what a packet does on its whole way through an idle table, with XDP and
-// without, and once its flow is armed.
+// What a packet of a flow does on its whole way that is due, and that is not: the first
+// one is due, as the threshold is 1.
 const (
-	teaches = "xdp no_entry, tc-ingress learning, tc-egress "
-	passes  = "xdp learning, tc-ingress learning, tc-egress "
+	teaches = "xdp learning, tc-ingress learning, tc-egress "
+	passes  = ", tc-ingress judged, tc-egress unsighted"
 )
 
 // patience is for frames that are to come; a veth takes microseconds.
@@ -154,6 +154,16 @@ func TestRenewal(t *testing.T) {
 	b.forth(t, "xdp lease_ended, tc-ingress lease_ended, tc-egress changed", i, away.Bytes())
 	b.forth(t, "xdp hit", i, away.Bytes())
 	check(t, b.WAN.Know(b.Server))
+
+	// nor that longer packets than these do not fit any more
+	end()
+	b.forth(t, "xdp lease_ended, tc-ingress lease_ended, tc-egress changed", i, o)
+	check(t, b.WAN.NS.IP("link set wan mtu 1400"))
+	end()
+	b.forth(t, "xdp lease_ended, tc-ingress lease_ended, tc-egress changed", i, o)
+	if s := b.slotOf(t, in); s.Mtu != 1400 {
+		t.Errorf("MTU %d, want 1400", s.Mtu)
+	}
 }
 
 // TestLeaseLength: within 12.5 % of what was set, the longer one only while the daemon beats.
@@ -224,10 +234,10 @@ func TestSlowNeighbour(t *testing.T) {
 	out.To = net.HardwareAddr{2, 0, 0, 0, 19, 77}
 	ask := b.arp(1, b.WAN.MAC, net.HardwareAddr{255, 255, 255, 255, 255, 255}, b.WAN.MAC, make(net.HardwareAddr, 6), "\xc6\x13\x00\x01", "\xc6\x13\x00\x4d")
 	answer := b.arp(2, out.To, b.WAN.MAC, out.To, b.WAN.MAC, "\xc6\x13\x00\x4d", "\xc6\x13\x00\x01")
-	b.forth(t, "xdp no_entry, tc-ingress learning, tc-egress unsighted", in.Bytes(), ask)
+	b.forth(t, teaches+"unsighted", in.Bytes(), ask)
 	time.Sleep(5 * time.Millisecond)
 	check(t, b.server.Drain())
-	b.counts(t, "xdp not_ip, tc-ingress not_ip, tc-egress stale_sighting", func() {
+	b.counts(t, "xdp not_ip, tc-ingress judged, tc-egress stale_sighting", func() {
 		check(t, b.server.Send(answer))
 		got, err := b.server.Receive(patience)
 		check(t, err)

@@ -40,8 +40,8 @@ tcp_syn              xdp tc-ingress
 tcp_no_ack           xdp tc-ingress
 tcp_close            xdp tc-ingress
 tcp_implausible      xdp tc-ingress
-no_entry             xdp
-table_full           tc-ingress
+judged               tc-ingress
+table_full           xdp tc-ingress
 below_threshold      xdp tc-ingress
 learning             xdp tc-ingress
 lease_ended          xdp tc-ingress
@@ -76,7 +76,7 @@ ttl_step             tc-egress
 header_changed       tc-egress
 payload_changed      tc-egress
 l4_rewritten         tc-egress
-tcp_off              tc-ingress
+tcp_off              xdp tc-ingress
 slot_lost            tc-egress
 `
 
@@ -184,11 +184,7 @@ func (b *bench) counts(t *testing.T, want string, f func()) {
 		now, err := b.Count()
 		check(t, err)
 		got = now.Minus(before)
-		for _, stray := range []string{"xdp not_host", "xdp not_ip", "tc-ingress not_host", "tc-ingress not_ip"} {
-			if w[stray] == 0 {
-				delete(got, stray) // the links' own MLD and ARP come when they like
-			}
-		}
+		leaveOut(got, w)
 		if got.String() == w.String() || time.Now().After(deadline) {
 			break
 		}
@@ -198,6 +194,23 @@ func (b *bench) counts(t *testing.T, want string, f func()) {
 	}
 	for k, n := range got {
 		reached[k] += n
+	}
+}
+
+// leaveOut takes the links' own MLD and ARP, which come when they like, out of a count.
+func leaveOut(got, wanted exercise.Tally) {
+	for _, stray := range []string{"not_host", "not_ip"} {
+		if wanted["tc-ingress "+stray] == 0 {
+			delete(got, "tc-ingress "+stray)
+		}
+		n := got["xdp "+stray]
+		if wanted["xdp "+stray] > 0 || n == 0 {
+			continue
+		}
+		delete(got, "xdp "+stray)
+		if got["tc-ingress judged"] -= n; got["tc-ingress judged"] == 0 {
+			delete(got, "tc-ingress judged")
+		}
 	}
 }
 

@@ -65,9 +65,11 @@ func TestUnlearnable(t *testing.T) {
 				return
 			}
 			b.forth(t, teaches+c.reason, c.in.Bytes(), c.out)
-			b.forth(t, passes+c.reason, c.in.Bytes(), c.out)
+			b.forth(t, teaches+c.reason, c.in.Bytes(), c.out)
 			if s := b.slotOf(t, c.in); s.State != exercise.Seen || s.Count != 2 {
 				t.Errorf("state %d, %d packets", s.State, s.Count)
+			} else {
+				because(t, s, c.reason)
 			}
 		})
 	}

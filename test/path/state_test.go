@@ -2,21 +2,23 @@ package path
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
+	"shunt/internal/dataplane"
 	"shunt/internal/dataplane/exercise"
 )
 
 // state is what the table and the settings hold when a packet comes, and what becomes
-// of it at both stages. Reasons: "" where the frame is repeated.
+// of it, at XDP and at TC ingress without XDP alike. Reason: "" where it is repeated.
 type state struct {
 	name    string
 	v6      bool
 	slot    func(*exercise.Slot)
 	control func(*exercise.Control)
 	packet  func(*exercise.Packet)
-	xdp, tc string
-	after   func(*testing.T, exercise.Slot) // at the end, after TC ingress
+	reason  string
+	after   func(*testing.T, exercise.Slot)
 }
 
 func stateCases(now, hz uint32) []state {
@@ -28,34 +30,33 @@ func stateCases(now, hz uint32) []state {
 		}
 	}
 	return []state{
-		{name: "paused", control: func(c *exercise.Control) { c.Paused = 1 }, xdp: "paused", tc: "paused"},
+		{name: "paused", control: func(c *exercise.Control) { c.Paused = 1 }, reason: "paused"},
 		{name: "below the threshold", slot: func(s *exercise.Slot) { s.State, s.Count = exercise.Seen, 3 },
-			control: func(c *exercise.Control) { c.Threshold = 5 }, xdp: "below_threshold", tc: "below_threshold", after: counted(4)},
+			control: func(c *exercise.Control) { c.Threshold = 5 }, reason: "below_threshold", after: counted(4)},
 		{name: "at the threshold", slot: func(s *exercise.Slot) { s.State, s.Count = exercise.Seen, 4 },
-			control: func(c *exercise.Control) { c.Threshold = 5 }, xdp: "below_threshold", tc: "learning", after: counted(5)},
+			control: func(c *exercise.Control) { c.Threshold = 5 }, reason: "learning", after: counted(5)},
 		{name: "over the threshold", slot: func(s *exercise.Slot) { s.State, s.Count = exercise.Seen, 5 },
-			control: func(c *exercise.Control) { c.Threshold = 5 }, xdp: "learning", tc: "learning", after: counted(6)},
+			control: func(c *exercise.Control) { c.Threshold = 5 }, reason: "learning", after: counted(6)},
 		{name: "after an idle second", slot: func(s *exercise.Slot) { s.State, s.Count, s.Seen = exercise.Seen, 4, now-hz-hz/2 },
-			control: func(c *exercise.Control) { c.Threshold = 5 }, xdp: "below_threshold", tc: "below_threshold", after: counted(1)},
-		{name: "lease ended", slot: func(s *exercise.Slot) { s.Lease = now - hz }, xdp: "lease_ended", tc: "lease_ended", after: counted(0)},
-		{name: "old generation", slot: func(s *exercise.Slot) { s.Gen-- }, xdp: "old_generation", tc: "old_generation"},
-		{name: "newer generation", slot: func(s *exercise.Slot) { s.Gen++ }, xdp: "old_generation", tc: "old_generation"},
-		{name: "closed", slot: func(s *exercise.Slot) { s.State = exercise.Closed }, xdp: "closed", tc: "closed", after: isIn(exercise.Closed)},
+			control: func(c *exercise.Control) { c.Threshold = 5 }, reason: "below_threshold", after: counted(1)},
+		{name: "lease ended", slot: func(s *exercise.Slot) { s.Lease = now - hz }, reason: "lease_ended", after: counted(0)},
+		{name: "old generation", slot: func(s *exercise.Slot) { s.Gen-- }, reason: "old_generation"},
+		{name: "newer generation", slot: func(s *exercise.Slot) { s.Gen++ }, reason: "old_generation"},
+		{name: "closed", slot: func(s *exercise.Slot) { s.State = exercise.Closed }, reason: "closed", after: isIn(exercise.Closed)},
 		{name: "closed long ago", slot: func(s *exercise.Slot) { s.State, s.Lease = exercise.Closed, now-1 },
-			xdp: "closed", tc: "closed", after: isIn(exercise.Seen)},
-		{name: "being written", slot: func(s *exercise.Slot) { s.Seq = 7 }, xdp: "busy", tc: "busy"},
-		{name: "other source MAC", packet: func(p *exercise.Packet) { p.From = other(p.From) }, xdp: "mac_differs", tc: "mac_differs", after: counted(0)},
-		{name: "other destination MAC", slot: func(s *exercise.Slot) { s.DmacIn[0] ^= 4 }, xdp: "mac_differs", tc: "mac_differs"},
-		{name: "other DSCP", packet: func(p *exercise.Packet) { p.TOS = 4 }, xdp: "dscp_differs", tc: "dscp_differs", after: counted(0)},
-		{name: "other DSCP", v6: true, packet: func(p *exercise.Packet) { p.TOS = 0x80 }, xdp: "dscp_differs", tc: "dscp_differs"},
-		{name: "other label", v6: true, packet: func(p *exercise.Packet) { p.Label ^= 0x80000 }, xdp: "label_differs", tc: "label_differs"},
-		{name: "label of zero", v6: true, packet: func(p *exercise.Packet) { p.Label = 0 }, xdp: "label_differs", tc: "label_differs"},
-		{name: "over the MTU", slot: func(s *exercise.Slot) { s.Mtu = 45 }, xdp: "over_mtu", tc: "over_mtu"},
-		{name: "over the MTU", v6: true, slot: func(s *exercise.Slot) { s.Mtu = 65 }, xdp: "over_mtu", tc: "over_mtu"},
+			reason: "closed", after: isIn(exercise.Seen)},
+		{name: "being written", slot: func(s *exercise.Slot) { s.Seq = 7 }, reason: "busy"},
+		{name: "other source MAC", packet: func(p *exercise.Packet) { p.From = other(p.From) }, reason: "mac_differs", after: counted(0)},
+		{name: "other destination MAC", slot: func(s *exercise.Slot) { s.DmacIn[0] ^= 4 }, reason: "mac_differs"},
+		{name: "other DSCP", packet: func(p *exercise.Packet) { p.TOS = 4 }, reason: "dscp_differs", after: counted(0)},
+		{name: "other DSCP", v6: true, packet: func(p *exercise.Packet) { p.TOS = 0x80 }, reason: "dscp_differs"},
+		{name: "other label", v6: true, packet: func(p *exercise.Packet) { p.Label ^= 0x80000 }, reason: "label_differs"},
+		{name: "label of zero", v6: true, packet: func(p *exercise.Packet) { p.Label = 0 }, reason: "label_differs"},
+		{name: "over the MTU", slot: func(s *exercise.Slot) { s.Mtu = 45 }, reason: "over_mtu"},
+		{name: "over the MTU", v6: true, slot: func(s *exercise.Slot) { s.Mtu = 65 }, reason: "over_mtu"},
 		{name: "as long as the MTU", slot: func(s *exercise.Slot) { s.Mtu = 46 }},
-		{name: "repeated at TC", slot: func(s *exercise.Slot) { s.Flags &^= exercise.FlagXDP }, xdp: "tc_way"},
-		{name: "another flow", packet: func(p *exercise.Packet) { p.Src = netip.AddrPortFrom(p.Src.Addr(), 1001) }, xdp: "no_entry", tc: "learning"},
-		{name: "same last words", v6: true, packet: func(p *exercise.Packet) { p.Src = addr("[2001:2:0:19::2]:1000") }, xdp: "no_entry", tc: "learning"},
+		{name: "another flow", packet: func(p *exercise.Packet) { p.Src = netip.AddrPortFrom(p.Src.Addr(), 1001) }, reason: "learning"},
+		{name: "same last words", v6: true, packet: func(p *exercise.Packet) { p.Src = addr("[2001:2:0:19::2]:1000") }, reason: "learning"},
 	}
 }
 
@@ -74,41 +75,58 @@ func other(mac []byte) []byte {
 	return m
 }
 
-// TestState: whether an entry may be used now.
+// TestState: whether an entry may be used now, and what its slot keeps of the packet.
 func TestState(t *testing.T) {
 	b := open(t, exercise.Options{})
 	defaults := b.Control()
 	now, err := b.Now()
 	check(t, err)
 	for _, c := range stateCases(now, b.HZ) {
-		t.Run(c.name, func(t *testing.T) {
-			check(t, b.Clear())
-			in, out := b.udp4()
-			if c.v6 {
-				in, out = b.udp6()
-			}
-			s := b.Learned(in, out, b.lease(t))
-			s.Seen = now
-			if c.slot != nil {
-				c.slot(&s)
-			}
-			at, err := b.Put(s)
-			check(t, err)
-			if c.packet != nil {
-				c.packet(&in)
-				out = b.routed(in)
-			}
-			if c.control != nil {
-				b.Edit(c.control)
-				defer b.Edit(func(ctl *exercise.Control) { *ctl = defaults })
-			}
-			b.meets(t, in, out, c.xdp, c.tc)
-			if c.after != nil {
-				s, err := b.At(at)
+		for _, stage := range []string{"xdp", "tc-ingress"} {
+			t.Run(c.name+" at "+stage, func(t *testing.T) {
+				check(t, b.Clear())
+				in, out := b.udp4()
+				if c.v6 {
+					in, out = b.udp6()
+				}
+				s := b.Learned(in, out, b.lease(t))
+				s.Seen = now
+				if c.slot != nil {
+					c.slot(&s)
+				}
+				at, err := b.Put(s)
 				check(t, err)
-				c.after(t, s)
-			}
-		})
+				if c.packet != nil {
+					c.packet(&in)
+					out = b.routed(in)
+				}
+				if c.control != nil {
+					b.Edit(c.control)
+					defer b.Edit(func(ctl *exercise.Control) { *ctl = defaults })
+				}
+				b.meets(t, stage, c.reason, in, out)
+				s, err = b.At(at)
+				check(t, err)
+				if c.after != nil {
+					c.after(t, s)
+				}
+				if key, _ := exercise.KeyOf(in, b.LANIndex); s.Key == key && !slices.Contains(silent, c.reason) {
+					because(t, s, c.reason)
+				}
+			})
+		}
+	}
+}
+
+// silent are reasons that a slot does not keep: of no flow, of an instant, or (learning)
+// less than what TC egress may say.
+var silent = []string{"", "paused", "busy", "learning"}
+
+// because checks the reason that a slot keeps for `shunt explain`.
+func because(t *testing.T, s exercise.Slot, reason string) {
+	t.Helper()
+	if got := dataplane.Reasons[s.Why]; got != reason {
+		t.Errorf("the slot says %s, want %s", got, reason)
 	}
 }
 
@@ -159,25 +177,41 @@ func TestLeaseEndsBetweenPolls(t *testing.T) {
 	}
 }
 
-// meets puts a packet through XDP and TC ingress. Empty reasons: it comes out as `out`.
-func (b *bench) meets(t *testing.T, in, out exercise.Packet, xdp, tc string) {
+// meets puts a packet through one stage. No reason: it comes out as `out`.
+func (b *bench) meets(t *testing.T, stage, reason string, in, out exercise.Packet) {
 	t.Helper()
-	if xdp == "" {
+	switch {
+	case stage == "xdp" && reason == "":
 		b.counts(t, "xdp hit", func() { b.repeated(t, in, out) })
-	} else {
-		b.counts(t, "xdp "+xdp, func() {
-			o, err := b.XDP(b.LANIndex, in.Bytes())
-			check(t, err)
-			if o.Verdict != exercise.XDPPass {
-				t.Errorf("XDP verdict %d", o.Verdict)
-			}
-			same(t, "after XDP", o.Frame, in.Bytes())
-		})
-	}
-	if tc == "" {
+	case stage == "xdp":
+		b.counts(t, "xdp "+reason, func() { b.punted(t, reason, in.Bytes()) })
+	case reason == "":
 		b.counts(t, "tc-ingress hit", func() { b.repeatedTC(t, in, out) })
-	} else {
-		b.counts(t, "tc-ingress "+tc, func() { b.next(t, in.Bytes()) })
+	default:
+		b.counts(t, "tc-ingress "+reason, func() { b.next(t, in.Bytes()) })
+	}
+}
+
+// meetsBoth is meets at XDP, then at TC ingress.
+func (b *bench) meetsBoth(t *testing.T, reason string, in, out exercise.Packet) {
+	t.Helper()
+	b.meets(t, "xdp", reason, in, out)
+	b.meets(t, "tc-ingress", reason, in, out)
+}
+
+// punted says that XDP leaves a frame to the kernel as it came, and marks it if TC
+// ingress has anything to do with it.
+func (b *bench) punted(t *testing.T, reason string, frame []byte) {
+	t.Helper()
+	o, err := b.XDP(b.LANIndex, frame)
+	check(t, err)
+	if o.Verdict != exercise.XDPPass {
+		t.Errorf("XDP verdict %d", o.Verdict)
+	}
+	same(t, "after XDP", o.Frame, frame)
+	due := slices.Contains([]string{"learning", "lease_ended", "old_generation", "tc_way"}, reason)
+	if o.Marked != due {
+		t.Errorf("%s: marked %v", reason, o.Marked)
 	}
 }
 
@@ -212,9 +246,9 @@ func TestTCPOff(t *testing.T) {
 	_, err := b.Put(s)
 	check(t, err)
 	b.Edit(func(c *exercise.Control) { c.TcpOff = 1 })
-	b.meets(t, in, out, "tc_way", "tcp_off")
+	b.meetsBoth(t, "tcp_off", in, out)
 	u, routed := b.udp4()
-	b.meets(t, u, routed, "no_entry", "learning")
+	b.meetsBoth(t, "learning", u, routed)
 }
 
 // TestTableFull: a key whose four slots are taken is slow; one that ended gives its slot.
@@ -232,7 +266,7 @@ func TestTableFull(t *testing.T) {
 			places = append(places, at)
 		}
 	}
-	b.meets(t, in, out, "no_entry", "table_full")
+	b.meetsBoth(t, "table_full", in, out)
 	now, err := b.Now()
 	check(t, err)
 	idle := now - 2*b.HZ
@@ -242,6 +276,7 @@ func TestTableFull(t *testing.T) {
 		free   bool
 	}{
 		{"idle, but leased", func(s *exercise.Slot) { s.Seen = idle }, false},
+		{"idle, lease over this moment", func(s *exercise.Slot) { s.Seen, s.Lease = idle, now-b.HZ/2 }, false},
 		{"lease over, but in use", func(s *exercise.Slot) { s.Lease = idle }, false},
 		{"free, but being written", func(s *exercise.Slot) { s.Seen, s.Lease, s.Seq = idle, idle, 1 }, false},
 		{"idle and lease over", func(s *exercise.Slot) { s.Seen, s.Lease = idle, idle }, true},
@@ -254,9 +289,9 @@ func TestTableFull(t *testing.T) {
 			c.change(&s)
 			check(t, b.PutAt(places[3], s))
 			if !c.free {
-				b.meets(t, in, out, "no_entry", "table_full")
+				b.meetsBoth(t, "table_full", in, out)
 			} else {
-				b.meets(t, in, out, "no_entry", "learning")
+				b.meetsBoth(t, "learning", in, out)
 				if _, at, found := b.Find(key, words); !found || at != places[3] {
 					t.Errorf("claimed %v, %v; want %v", at, found, places[3])
 				}

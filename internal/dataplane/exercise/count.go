@@ -13,7 +13,7 @@ import (
 // Tally is packets by stage and reason, "xdp hit" for instance. What is zero is not in it.
 type Tally map[string]uint64
 
-// ParseTally reads "xdp no_entry, tc-ingress learning 2": names with their counts, 1
+// ParseTally reads "xdp learning, tc-ingress learning 2": names with their counts, 1
 // where none is written. A word that is no stage or no reason is an error.
 func ParseTally(text string) (Tally, error) {
 	t := Tally{}

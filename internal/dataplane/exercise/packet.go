@@ -33,6 +33,7 @@ type TCP struct {
 	Seq, Ack           uint32
 	Window             uint16
 	SYN, ACK, FIN, RST bool
+	Scale              uint8 // of the window (RFC 7323), the one option that is built; 0: none
 }
 
 // Bytes builds the frame.
@@ -75,6 +76,9 @@ func (p Packet) transport(ip gopacket.NetworkLayer) []gopacket.SerializableLayer
 			Seq: p.TCP.Seq, Ack: p.TCP.Ack, Window: p.TCP.Window,
 			SYN: p.TCP.SYN, ACK: p.TCP.ACK, FIN: p.TCP.FIN, RST: p.TCP.RST,
 		}
+		if p.TCP.Scale > 0 {
+			t.Options = []layers.TCPOption{{OptionType: layers.TCPOptionKindWindowScale, OptionLength: 3, OptionData: []byte{p.TCP.Scale}}}
+		}
 		t.SetNetworkLayerForChecksum(ip)
 		return []gopacket.SerializableLayer{t}
 	case layers.IPProtocolUDP:
@@ -104,6 +108,9 @@ func (p Packet) length(n int) int {
 	switch layers.IPProtocol(p.Proto) {
 	case layers.IPProtocolTCP:
 		n += 20
+		if p.TCP.Scale > 0 {
+			n += 4 // filled up to a word
+		}
 	case layers.IPProtocolUDP, layers.IPProtocolICMPv4, layers.IPProtocolICMPv6:
 		n += 8
 	}

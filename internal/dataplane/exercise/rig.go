@@ -95,8 +95,8 @@ func (r *Rig) attach(o Options) error {
 	}
 	r.Configure(dataplane.Settings{Threshold: 1, Lease: 30 * r.HZ, LeaseLive: 30 * r.HZ, HZ: r.HZ, TCP: true})
 	failed := r.Apply([]dataplane.Attach{
-		{Index: lan.Index, Name: lan.Name, XDPReceive: !o.TCOnly, XDPTransmit: !o.TCOnly},
-		{Index: wan.Index, Name: wan.Name, XDPReceive: !o.TCOnly, XDPTransmit: !o.TCOnly},
+		{Index: lan.Index, XDPReceive: !o.TCOnly, XDPTransmit: !o.TCOnly},
+		{Index: wan.Index, XDPReceive: !o.TCOnly, XDPTransmit: !o.TCOnly},
 	})
 	for index, err := range failed {
 		return fmt.Errorf("attach to %d: %w", index, err)
@@ -108,7 +108,7 @@ func (r *Rig) attach(o Options) error {
 func (r *Rig) Close() error {
 	var errs []error
 	if r.Plane != nil {
-		errs = append(errs, r.Plane.Detach(), r.Plane.Close(), dataplane.Remove(r.BPFFS()))
+		errs = append(errs, r.Plane.Remove(), r.Plane.Close())
 	}
 	return errors.Join(append(errs, r.Topology.Close())...)
 }

@@ -1,6 +1,7 @@
 package exercise
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"runtime"
@@ -56,6 +57,7 @@ type Outcome struct {
 	Verdict uint32
 	Frame   []byte
 	Buffer  Buffer // TC programs only
+	Marked  bool   // XDP only: TC ingress is to look at it
 }
 
 // room is for frames that grow; none does today.
@@ -63,19 +65,41 @@ const room = 64
 
 // XDP puts a frame through the XDP program as if it came in by a port.
 func (r *Rig) XDP(index int, frame []byte) (Outcome, error) {
-	o := Outcome{Frame: make([]byte, len(frame)+room)}
+	return r.xdp(index, frame, 0)
+}
+
+// mark is enum mark_magic of bpf/abi.h, as it stands in front of a frame.
+var mark = binary.NativeEndian.AppendUint32(nil, 0x73687574)
+
+// metaMax is how much metadata there is room for: XDP_PACKET_HEADROOM without struct
+// xdp_frame (bpf_xdp_adjust_meta()).
+const metaMax = 256 - 40
+
+// XDPUnmarkable is XDP by a driver that has no room left for metadata.
+func (r *Rig) XDPUnmarkable(index int, frame []byte) (Outcome, error) {
+	return r.xdp(index, frame, metaMax)
+}
+
+// xdp runs the XDP program with so many bytes of metadata in front of the frame.
+func (r *Rig) xdp(index int, frame []byte, meta int) (o Outcome, err error) {
+	ctx := xdpMD{Data: uint32(meta), DataEnd: uint32(meta + len(frame)), IngressIfindex: uint32(index)}
+	after := make([]byte, binary.Size(ctx))
 	run := ebpf.RunOptions{
-		Data: frame, DataOut: o.Frame,
-		Context: xdpMD{DataEnd: uint32(len(frame)), IngressIfindex: uint32(index)},
+		Data: append(make([]byte, meta), frame...), DataOut: make([]byte, meta+len(frame)+room),
+		Context: ctx, ContextOut: after,
 	}
-	err := r.LAN.NS.Do(func() (err error) {
+	err = r.LAN.NS.Do(func() (err error) {
 		o.Verdict, err = r.programs["shunt_xdp"].Run(&run)
 		return err
 	})
-	o.Frame = run.DataOut
 	if err != nil {
 		return o, fmt.Errorf("run shunt_xdp on %d bytes: %w", len(frame), err)
 	}
+	if _, err := binary.Decode(after, binary.NativeEndian, &ctx); err != nil {
+		return o, err
+	}
+	o.Frame = run.DataOut[ctx.Data:]
+	o.Marked = bytes.Equal(run.DataOut[:ctx.Data], mark)
 	return o, nil
 }
 
@@ -95,13 +119,22 @@ func (r *Rig) tc(name string, index int, frame []byte, b Buffer) (Outcome, error
 	if _, err := binary.Decode(after, binary.NativeEndian, &ctx); err != nil {
 		return Outcome{}, err
 	}
-	return Outcome{v, run.DataOut, Buffer{ctx.Mark, ctx.Priority, ctx.GSOSegs, ctx.GSOSize}}, nil
+	return Outcome{Verdict: v, Frame: run.DataOut, Buffer: Buffer{ctx.Mark, ctx.Priority, ctx.GSOSegs, ctx.GSOSize}}, nil
 }
 
-// Ingress puts a frame through the TC ingress program as if it came in by a port.
-func (r *Rig) Ingress(index int, frame []byte, b Buffer) (o Outcome, err error) {
+// Ingress puts a frame through the TC ingress program of a port without XDP.
+func (r *Rig) Ingress(index int, frame []byte, b Buffer) (Outcome, error) {
+	return r.ingress("shunt_ingress", index, frame, b)
+}
+
+// AfterXDP puts a frame without a mark through the TC ingress program of a port with XDP.
+func (r *Rig) AfterXDP(index int, frame []byte, b Buffer) (Outcome, error) {
+	return r.ingress("shunt_after_xdp", index, frame, b)
+}
+
+func (r *Rig) ingress(program string, index int, frame []byte, b Buffer) (o Outcome, err error) {
 	err = r.LAN.NS.Do(func() error {
-		o, err = r.tc("shunt_ingress", index, frame, b)
+		o, err = r.tc(program, index, frame, b)
 		return err
 	})
 	return o, err

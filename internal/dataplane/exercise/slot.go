@@ -70,7 +70,7 @@ type bucket [ways]Slot
 type Control struct {
 	Abi, Paused, Gen, Threshold, Idle uint32
 	Lease, LeaseLive, Beat, BeatMax   uint32
-	BucketMask, TcpOff, Hz            uint32
+	BucketMask, TcpOff, Hz, NoMarks   uint32
 	Secret                            [12]uint32
 }
 

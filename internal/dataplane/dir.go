@@ -1,0 +1,108 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// prepareDir makes the directories for pins, and nothing where no bpffs is mounted.
+func prepareDir(dir string) error {
+	for _, d := range []string{dir, filepath.Join(dir, "maps"), filepath.Join(dir, "links")} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return fmt.Errorf("%s: %v; is a bpffs mounted there (mount -t bpf bpf /sys/fs/bpf)?", d, err)
+		}
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	if fs.Type != unix.BPF_FS_MAGIC {
+		os.Remove(filepath.Join(dir, "maps"))
+		os.Remove(filepath.Join(dir, "links"))
+		os.Remove(dir)
+		return fmt.Errorf("%s: not on a bpffs; mount one (mount -t bpf bpf /sys/fs/bpf) or name another directory with --bpffs", dir)
+	}
+	return nil
+}
+
+// hold keeps other processes from using dir, which exists, until release.
+func hold(dir string) (release func() error, err error) {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	release = func() error { return unix.Close(fd) }
+	err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return release, nil
+	}
+	release()
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, fmt.Errorf("%s: another daemon uses it; give this one another --bpffs", dir)
+	}
+	return nil, fmt.Errorf("%s: lock: %w", dir, err)
+}
+
+// Remove detaches and deletes everything that a dead process left pinned in dir. Missing
+// is fine; a directory that a living one has open is an error.
+func Remove(dir string) error {
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	release, err := hold(dir)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return removeDir(dir)
+}
+
+func removeDir(dir string) error {
+	if err := empty(dir); err != nil {
+		return err
+	}
+	return rmdir(dir)
+}
+
+// empty removes what prepareDir and Pin made in dir.
+func empty(dir string) error {
+	for _, d := range []string{filepath.Join(dir, "links"), filepath.Join(dir, "maps")} {
+		entries, err := os.ReadDir(d)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", d, err)
+		}
+		for _, e := range entries {
+			if err := unpin(filepath.Join(d, e.Name())); err != nil {
+				return fmt.Errorf("%s: %w", d, err)
+			}
+		}
+		if err := rmdir(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unpin removes a pin; a link is detached first.
+func unpin(path string) error {
+	if l, err := link.LoadPinnedLink(path, nil); err == nil {
+		a := &attachment{link: l}
+		return a.release()
+	}
+	return os.Remove(path)
+}
+
+func rmdir(dir string) error {
+	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s: %v; it holds something that is not shunt's", dir, err)
+	}
+	return nil
+}
