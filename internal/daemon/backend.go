@@ -112,18 +112,15 @@ type clock struct {
 	names        map[int]string
 }
 
-func (d *Daemon) clock() (clock, error) {
-	now, err := d.plane.Beat()
-	if err != nil {
-		return clock{}, err
-	}
-	c := clock{now: now, hz: d.hz, gen: d.plane.Generation(), names: map[int]string{}}
+func (d *Daemon) clock() clock {
+	c := clock{hz: d.hz, gen: d.plane.Generation(), names: map[int]string{}}
 	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.now = d.beaten.jiffies + d.jiffies(time.Since(d.beaten.at))
 	for index, p := range d.ports {
 		c.names[index] = p.link.Name
 	}
-	d.mu.Unlock()
-	return c, nil
+	return c
 }
 
 // since is how long ago a jiffy was, in seconds; negative in the future.
@@ -187,10 +184,7 @@ func withoutPort(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.
 
 // Flows implements api.Backend.
 func (d *Daemon) Flows(filter api.FlowFilter) ([]api.Flow, error) {
-	c, err := d.clock()
-	if err != nil {
-		return nil, err
-	}
+	c := d.clock()
 	var all []api.Flow
 	if err := d.plane.Flows(func(f dataplane.Flow) bool {
 		all = append(all, c.flow(f))
@@ -203,10 +197,7 @@ func (d *Daemon) Flows(filter api.FlowFilter) ([]api.Flow, error) {
 
 // Explain implements api.Backend.
 func (d *Daemon) Explain(q api.FlowQuery) ([]api.Explanation, error) {
-	c, err := d.clock()
-	if err != nil {
-		return nil, err
-	}
+	c := d.clock()
 	var found []api.Explanation
 	paused := d.plane.Paused()
 	if err := d.plane.Flows(func(f dataplane.Flow) bool {
@@ -218,7 +209,7 @@ func (d *Daemon) Explain(q api.FlowQuery) ([]api.Explanation, error) {
 		return nil, err
 	}
 	if found == nil {
-		e := explanation("no_entry")
+		e := notSeen
 		if paused {
 			e = explanation("paused")
 		}
@@ -227,10 +218,23 @@ func (d *Daemon) Explain(q api.FlowQuery) ([]api.Explanation, error) {
 	return found, nil
 }
 
+// notSeen is the answer about a flow of which nothing is kept. It is no reason of the data
+// path: every packet of the flow was counted under the reason that it met.
+var notSeen = api.Explanation{
+	Reason: "not_seen",
+	Words:  "no packet of it was seen, or none that could be repeated: shunt status counts why packets went to the kernel",
+	Rule:   "the first packets of every flow take the kernel's way, and are watched",
+	Remedy: "send traffic, then ask again",
+}
+
 func explanation(word string) api.Explanation {
 	words, rule, remedy := reason.Words(word)
 	return api.Explanation{Reason: word, Words: words, Rule: rule, Remedy: remedy}
 }
+
+// differs are the reasons for which packets of an armed flow go to the kernel. Every
+// renewal of the flow sets its reason to hit again, so one of these is how it stands.
+var differs = []string{"mac_differs", "dscp_differs", "label_differs", "over_mtu"}
 
 // explain says what the next ordinary packet of a flow would meet.
 func explain(f api.Flow, paused bool) api.Explanation {
@@ -238,7 +242,7 @@ func explain(f api.Flow, paused bool) api.Explanation {
 	switch {
 	case paused:
 		word = "paused"
-	case f.State == api.FlowArmed:
+	case f.State == api.FlowArmed && !slices.Contains(differs, word):
 		word = "hit"
 	case f.State == api.FlowExpired:
 		word = "lease_ended"

@@ -34,8 +34,9 @@ func (d *Daemon) announce(e kernel.Event, c *change) {
 	case kernel.EventNftables, kernel.EventResync: // a chain may hook a port
 		c.ports, c.stale = true, true
 	case kernel.EventNeigh:
-		// the kernel forgets neighbours that only it does not hear of; the next renewal
-		// resolves them again. Another MAC and a failure are announced as changes.
+		// The kernel forgets neighbours that it does not hear of, which repeated packets
+		// do not change; the next renewal resolves them again. A failure, and another MAC
+		// even after that, are announced as changes.
 		c.stale = c.stale || !e.Deleted
 		if e.Deleted {
 			return
@@ -60,6 +61,7 @@ func (d *Daemon) obey(c *change) {
 		c.bumped = time.Now()
 	}
 	if c.ports {
+		d.hooksChanged()
 		if err := d.review(false); err != nil {
 			d.log.Error("ports could not be read; trying again", "err", err)
 		}

@@ -37,6 +37,7 @@ const (
 	coalesce     = 10 * time.Millisecond  // events that belong together
 	bumpsApart   = 100 * time.Millisecond // a flood of events must not keep all flows slow
 	losesHoldOff = 30 * time.Second       // an egress that lost frames gets no XDP for so long
+	bumpEvery    = 24 * time.Hour         // jiffies are 32 bits: after weeks an old lease would seem to run again
 )
 
 // Daemon is one running `shunt run`.
@@ -53,7 +54,14 @@ type Daemon struct {
 	ports  map[int]*port     // configured interfaces that are there now, by ifindex
 	events map[string]uint64 // announced changes by kind
 	lease  leaseControl
+	beaten heartbeat
 	closed bool
+}
+
+// heartbeat is the last one: the data path's clock beside this process's.
+type heartbeat struct {
+	jiffies uint32
+	at      time.Time
 }
 
 // Run serves until ctx ends, which leaves the data path as it is, or until the API's
@@ -73,7 +81,7 @@ func Run(ctx context.Context, cfg config.Config, paths config.Paths) error {
 		d.plane.Close()
 		return err
 	}
-	return errors.Join(err, d.plane.Detach(), d.plane.Close(), dataplane.Remove(paths.BPFFS), os.Remove(paths.Lock()))
+	return errors.Join(err, d.plane.Remove(), d.plane.Close(), os.Remove(paths.Lock()))
 }
 
 // CleanUp removes what a dead daemon left. It refuses while one lives.
@@ -170,7 +178,13 @@ func (d *Daemon) jiffies(t time.Duration) uint32 {
 	return uint32(t * time.Duration(d.hz) / time.Second)
 }
 
-func (d *Daemon) serve(ctx context.Context) error {
+func (d *Daemon) serve(ctx context.Context) (err error) {
+	ready := false
+	defer func() {
+		if !ready {
+			err = d.undo(err)
+		}
+	}()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events, err := kernel.Watch(ctx)
@@ -180,27 +194,29 @@ func (d *Daemon) serve(ctx context.Context) error {
 	if err := d.plane.Watch(); err != nil {
 		return err
 	}
-	if _, err := d.plane.Beat(); err != nil {
+	if err := d.beat(); err != nil {
 		return err
 	}
 	// what changed while nobody listened is unknown
 	d.plane.Bump()
 	if err := d.review(true); err != nil {
-		return d.undo(err)
+		return err
 	}
 	ct, err := kernel.OpenConntrack()
 	if err != nil {
-		return d.undo(err)
+		return err
 	}
 	defer ct.Close()
 	requests, stopRequests, err := d.plane.Requests()
 	if err != nil {
-		return d.undo(err)
+		return err
 	}
 	listener, err := api.Listen(d.paths.Socket())
 	if err != nil {
-		return d.undo(err)
+		stopRequests()
+		return err
 	}
+	ready = true
 	defer os.Remove(d.paths.Socket())
 
 	g, ctx := errgroup.WithContext(ctx)
@@ -218,17 +234,32 @@ func (d *Daemon) serve(ctx context.Context) error {
 // undo is for a start that failed: a data path that this process began is taken away.
 func (d *Daemon) undo(err error) error {
 	if !d.plane.TookOver {
-		return errors.Join(err, d.plane.Detach(), dataplane.Remove(d.paths.BPFFS))
+		return errors.Join(err, d.plane.Remove())
 	}
 	return err
+}
+
+// beat tells the data path that this daemon lives. Only loop's goroutine may: if the API
+// did it too, a loop that hangs would look alive.
+func (d *Daemon) beat() error {
+	now, err := d.plane.Beat()
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.beaten = heartbeat{now, time.Now()}
+	return nil
 }
 
 // loop owns the ports. It ends with ctx or by the API's stop.
 func (d *Daemon) loop(ctx context.Context, events <-chan kernel.Event) error {
 	beat, health, review := time.NewTicker(beatEvery), time.NewTicker(healthEvery), time.NewTicker(reviewEvery)
+	bump := time.NewTicker(bumpEvery)
 	defer beat.Stop()
 	defer health.Stop()
 	defer review.Stop()
+	defer bump.Stop()
 	change := newChange()
 	for {
 		select {
@@ -246,9 +277,11 @@ func (d *Daemon) loop(ctx context.Context, events <-chan kernel.Event) error {
 		case <-health.C:
 			d.checkTransmits()
 		case <-beat.C:
-			if _, err := d.plane.Beat(); err != nil {
+			if err := d.beat(); err != nil {
 				d.log.Error("heartbeat failed", "err", err)
 			}
+		case <-bump.C:
+			d.plane.Bump()
 		case <-review.C:
 			d.observe(time.Now())
 			d.stretchLease()

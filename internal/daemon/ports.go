@@ -15,7 +15,11 @@ import (
 // port is an interface that the configuration wants, and is there.
 type port struct {
 	link     kernel.Link
-	decision policy.Decision
+	hooks    []string        // other people's, but for tcx programs
+	looked   bool            // hooks are as of the last event about such
+	judged   policy.Decision // what policy grants
+	decision policy.Decision // what could be had of it
+	failed   string          // why not all of it, as logged
 	peer     policy.Peer
 	seen     policy.Wire        // counters at the last observation
 	transmit dataplane.Transmit // at the last health check
@@ -49,14 +53,16 @@ func (d *Daemon) review(first bool) error {
 			if d.ownXDP(l) {
 				p.peer = policy.Wired() // an earlier daemon saw so; nothing is detached to find out again
 			}
+			// an earlier daemon's figures are not this one's; without any they are zero
 			p.seen, _ = d.received(l.Index)
+			p.transmit, _ = d.plane.Transmit(l.Index)
 			d.ports[l.Index] = p
 		}
 		if err := d.decide(p, l); err != nil {
 			return err
 		}
 		if p.decision.Attach {
-			want = append(want, dataplane.Attach{Index: l.Index, Name: l.Name,
+			want = append(want, dataplane.Attach{Index: l.Index,
 				XDPReceive: p.decision.XDPReceive, XDPTransmit: p.decision.XDPTransmit})
 		}
 	}
@@ -69,19 +75,45 @@ func (d *Daemon) review(first bool) error {
 	return d.apply(want, first)
 }
 
+// apply has the ports made so, and writes into their decisions what could not be had.
 func (d *Daemon) apply(want []dataplane.Attach, first bool) error {
-	for index, err := range d.plane.Apply(want) {
-		p := d.ports[index]
-		p.decision = policy.Decision{Reason: err.Error(), Remedy: "see \"shunt doctor\""}
+	failed := d.plane.Apply(want)
+	for _, a := range want {
+		p, err := d.ports[a.Index], failed[a.Index]
+		if err == nil {
+			p.failed = ""
+			continue
+		}
+		words := "port is not fast"
+		if xdp := (*dataplane.XDPError)(nil); errors.As(err, &xdp) {
+			words, p.decision.XDPReceive = "port goes by TC alone", false
+		} else {
+			p.decision = policy.Decision{}
+		}
+		p.decision.Reason, p.decision.Remedy = err.Error(), "see \"shunt doctor\""
 		if errors.Is(err, dataplane.ErrTaken) {
 			p.decision.Remedy = fmt.Sprintf("ip link set dev %s xdp off, or leave the port out", p.link.Name)
 			if first {
 				return fmt.Errorf("port %s: %s; %s", p.link.Name, p.decision.Reason, p.decision.Remedy)
 			}
 		}
-		d.log.Warn("port is not fast", "port", p.link.Name, "reason", p.decision.Reason)
+		if p.failed != err.Error() {
+			d.log.Warn(words, "port", p.link.Name, "reason", p.decision.Reason)
+		}
+		p.failed = err.Error()
 	}
 	return nil
+}
+
+// hooksChanged makes the next review read the hooks on all ports. They are not read every
+// second: with many chains and filters that costs more than all the rest, and every change
+// of them is announced.
+func (d *Daemon) hooksChanged() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.ports {
+		p.looked = false
+	}
 }
 
 // taken is the error for the first wanted port that has somebody else's XDP program.
@@ -102,15 +134,18 @@ func (d *Daemon) ownXDP(l kernel.Link) bool {
 
 // decide fills in the port's facts and its decision, and logs what is new.
 func (d *Daemon) decide(p *port, l kernel.Link) error {
-	hooks, err := kernel.Hooks(l)
-	if err != nil {
-		return err
+	if !p.looked {
+		hooks, err := kernel.Hooks(l)
+		if err != nil {
+			return err
+		}
+		p.hooks, p.looked = hooks, true
 	}
 	tcx, err := d.plane.ForeignTCX(l.Index)
 	if err != nil {
 		return err
 	}
-	facts := policy.Port{Link: l, Foreign: append(hooks, tcx...), Peer: p.peer}
+	facts := policy.Port{Link: l, Foreign: slices.Concat(p.hooks, tcx), Peer: p.peer}
 	if d.ownXDP(l) {
 		facts.OwnXDP = l.XDPID
 	}
@@ -120,11 +155,11 @@ func (d *Daemon) decide(p *port, l kernel.Link) error {
 		next.XDPTransmit = false
 		next.Reason = fmt.Sprintf("%s lost redirected frames: flows to it go by TC for a while", l.Name)
 	}
-	if next != p.decision {
+	if next != p.judged {
 		d.log.Info("port", "port", l.Name, "fast", next.Attach, "xdp-receive", next.XDPReceive,
 			"xdp-transmit", next.XDPTransmit, "reason", next.Reason, "remedy", next.Remedy)
 	}
-	p.decision = next
+	p.judged, p.decision = next, next
 	return nil
 }
 
@@ -172,15 +207,13 @@ func (d *Daemon) checkTransmits() {
 	d.mu.Lock()
 	var lost []string
 	for index, p := range d.ports {
-		if !p.decision.XDPTransmit {
+		t, err := d.plane.Transmit(index)
+		before := p.transmit
+		p.transmit = t // zero for a port without programs: should it get them, it starts at zero
+		if err != nil || !p.decision.XDPTransmit {
 			continue
 		}
-		t, err := d.plane.Transmit(index)
-		if err != nil {
-			continue // gone this very moment; the link event follows
-		}
-		sent, drops, errs := t.Sent-p.transmit.Sent, t.Drops-p.transmit.Drops, t.Errors-p.transmit.Errors
-		p.transmit = t
+		sent, drops, errs := t.Sent-before.Sent, t.Drops-before.Drops, t.Errors-before.Errors
 		if errs > 0 || drops > 16 && drops > (sent+drops)/8 {
 			p.loses = time.Now().Add(losesHoldOff)
 			lost = append(lost, fmt.Sprintf("%s (%d refused, %d dropped, %d sent)", p.link.Name, errs, drops, sent))

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"testing"
@@ -140,7 +141,67 @@ var routeTypes = []netlink.HeaderType{unix.RTM_NEWLINK, unix.RTM_NEWNEIGH, unix.
 	unix.RTM_NEWRULE, unix.RTM_NEWNEXTHOP, unix.RTM_NEWQDISC, unix.RTM_NEWTFILTER, unix.RTM_NEWNETCONF}
 
 func newRouteDecoder() *routeDecoder {
-	return &routeDecoder{neighbours: make(map[endpoint]string), addresses: make(map[address]uint32)}
+	return &routeDecoder{neighbours: make(map[endpoint]string), forgotten: make(map[endpoint]string), addresses: make(map[address]uint32)}
+}
+
+// neighbour is the kernel's message about a host of 10.0.0.0/8.
+func neighbour(t *testing.T, typ netlink.HeaderType, state uint16, mac string, host int) netlink.Message {
+	t.Helper()
+	m := message(t, typ, sizeofNdmsg, unix.AF_INET, func(ae *netlink.AttributeEncoder) {
+		ae.Bytes(unix.NDA_DST, []byte{10, byte(host >> 16), byte(host >> 8), byte(host)})
+		if mac != "" {
+			ae.Bytes(unix.NDA_LLADDR, []byte(mac))
+		}
+	})
+	binary.NativeEndian.PutUint16(m.Data[8:], state)
+	return m
+}
+
+// TestDeletedNeighbour: what comes back under the MAC of before is no news, under another
+// one it is a change of what was learned.
+func TestDeletedNeighbour(t *testing.T) {
+	const was, is = "\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02"
+	d := newRouteDecoder()
+	for i, s := range []struct {
+		typ   netlink.HeaderType
+		state uint16
+		mac   string
+		tell  bool
+		old   string
+	}{
+		{unix.RTM_NEWNEIGH, unix.NUD_REACHABLE, was, false, ""},
+		{unix.RTM_DELNEIGH, unix.NUD_STALE, was, true, was},
+		{unix.RTM_NEWNEIGH, unix.NUD_INCOMPLETE, "", false, ""},
+		{unix.RTM_NEWNEIGH, unix.NUD_REACHABLE, was, false, was},
+		{unix.RTM_DELNEIGH, unix.NUD_STALE, was, true, was},
+		{unix.RTM_NEWNEIGH, unix.NUD_REACHABLE, is, true, was},
+		{unix.RTM_NEWNEIGH, unix.NUD_STALE, is, false, is},
+	} {
+		e, tell, err := d.decode(neighbour(t, s.typ, s.state, s.mac, 2))
+		if err != nil || tell != s.tell || string(e.MAC) != s.old || e.Deleted != (s.typ == unix.RTM_DELNEIGH) {
+			t.Errorf("step %d: %+v, told %v, %v", i, e, tell, err)
+		}
+	}
+}
+
+// TestManyDeletedNeighbours: the memory is bounded, and its loss is told.
+func TestManyDeletedNeighbours(t *testing.T) {
+	const mac = "\x02\x00\x00\x00\x00\x01"
+	d := newRouteDecoder()
+	lost := 0
+	for host := range mostForgotten + 2 {
+		d.decode(neighbour(t, unix.RTM_NEWNEIGH, unix.NUD_REACHABLE, mac, host))
+		e, _, err := d.decode(neighbour(t, unix.RTM_DELNEIGH, unix.NUD_STALE, mac, host))
+		if err != nil || len(d.forgotten) > mostForgotten || len(d.neighbours) != 0 {
+			t.Fatalf("%v: %d neighbours, %d forgotten", err, len(d.neighbours), len(d.forgotten))
+		}
+		if e.Kind == EventResync {
+			lost++
+		}
+	}
+	if lost != 1 {
+		t.Errorf("the loss was told %d times, want once", lost)
+	}
 }
 
 // FuzzDecode feeds every decoder, which must neither panic nor hang. Its seeds are

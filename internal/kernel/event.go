@@ -31,8 +31,12 @@ const xfrmPolicyGroup = 4
 // of them (reachability probes, router advertisements) like a change.
 type routeDecoder struct {
 	neighbours map[endpoint]string // MAC, while it may be used
+	forgotten  map[endpoint]string // MAC that a deleted neighbour had
 	addresses  map[address]uint32  // IFA_F_*
 }
+
+// mostForgotten bounds the memory of deleted neighbours.
+const mostForgotten = 65536
 
 type endpoint struct {
 	index int
@@ -49,6 +53,7 @@ type address struct {
 func (d *routeDecoder) reload() error {
 	d.addresses = make(map[address]uint32)
 	d.neighbours = make(map[endpoint]string)
+	d.forgotten = make(map[endpoint]string)
 	messages, err := dump(unix.NETLINK_ROUTE, unix.RTM_GETNEIGH, make([]byte, sizeofNdmsg))
 	if err != nil {
 		return err
@@ -114,8 +119,10 @@ const (
 const usable = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE | unix.NUD_PROBE |
 	unix.NUD_STALE | unix.NUD_DELAY
 
-// neigh tells of a neighbour that was known and now has another MAC or none. New
-// ones are no news: no entry can have been learned from them. Proxy entries are not
+// neigh tells of a neighbour that was known and now has another MAC or none. One that
+// was deleted may come back with another MAC: entries learned from the old one are wrong
+// then, so MACs are remembered beyond deletion, and Resync is told when they no longer
+// can be. A truly new neighbour is no news: no entry is learned from it. Proxy entries are not
 // neighbours, forwarding databases (AF_BRIDGE) belong to bridges, and the kernel
 // makes up neighbours for groups as it needs them.
 func (d *routeDecoder) neigh(m netlink.Message) (Event, bool, error) {
@@ -141,10 +148,19 @@ func (d *routeDecoder) neigh(m netlink.Message) (Event, bool, error) {
 	gone := m.Header.Type == unix.RTM_DELNEIGH
 	valid := !gone && state&usable != 0
 	old, known := d.neighbours[key]
-	if valid {
+	delete(d.neighbours, key)
+	switch {
+	case valid:
+		if !known {
+			old, known = d.forgotten[key]
+			delete(d.forgotten, key)
+		}
 		d.neighbours[key] = mac
-	} else {
-		delete(d.neighbours, key)
+	case gone && known && len(d.forgotten) >= mostForgotten:
+		clear(d.forgotten)
+		return Event{Kind: EventResync}, true, nil
+	case gone && known:
+		d.forgotten[key] = old
 	}
 	e := Event{Kind: EventNeigh, Index: key.index, Deleted: gone, MAC: net.HardwareAddr(old),
 		Prefix: netip.PrefixFrom(key.addr, key.addr.BitLen())}

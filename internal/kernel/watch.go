@@ -51,9 +51,9 @@ type Event struct {
 	Deleted bool         // rather than new or changed
 	Name    string       // Link: its name; Nftables: the program that changed the rules
 	Prefix  netip.Prefix // Addr, Route (destination), Neigh (the neighbour's address)
-	// MAC is, for Neigh, the one the neighbour had until now. A neighbour that the
-	// kernel forgot because nobody used it is Deleted too, so an event whose MAC no
-	// entry uses can be ignored.
+	// MAC is, for Neigh, the one the neighbour had until now, or before it was deleted.
+	// A neighbour that the kernel forgot because nobody used it is Deleted too, so an
+	// event whose MAC no entry uses can be ignored.
 	MAC net.HardwareAddr
 }
 

@@ -154,8 +154,8 @@ func TestPeer(t *testing.T) {
 			var p Peer
 			for i, s := range c.steps {
 				p.Observe(start.Add(s.after*time.Second), s.seen)
-				if p.IsWire() != s.wire {
-					t.Fatalf("step %d: wire = %v, want %v", i, p.IsWire(), s.wire)
+				if p.wire != s.wire {
+					t.Fatalf("step %d: wire = %v, want %v", i, p.wire, s.wire)
 				}
 			}
 		})

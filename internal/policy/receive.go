@@ -94,9 +94,6 @@ func (p *Peer) Observe(now time.Time, seen Wire) {
 	}
 }
 
-// IsWire reports whether the peer behaves like a wire.
-func (p *Peer) IsWire() bool { return p.wire }
-
 // explain says why the peer is not taken for a wire.
 func (p *Peer) explain(l kernel.Link) (reason, remedy string) {
 	switch {

@@ -1,0 +1,35 @@
+package daemon
+
+import (
+	"testing"
+	"time"
+)
+
+// TestLease: a flood of renewals stretches the lease, but none that is given, with its
+// 12.5 % of jitter, lasts over 30 s; what the operator configured stays.
+func TestLease(t *testing.T) {
+	for _, c := range []struct{ base, most time.Duration }{
+		{4 * time.Second, longestLease},
+		{28 * time.Second, 28 * time.Second},
+		{time.Minute, time.Minute},
+	} {
+		l := leaseControl{base: c.base}
+		var renewals uint64
+		for range 10 {
+			l.now = l.next(renewals, time.Second)
+			renewals += 100 * renewalBudget
+		}
+		if l.now != c.most {
+			t.Errorf("lease %v under a flood: %v, want %v", c.base, l.now, c.most)
+		}
+		for range 100 {
+			l.now = l.next(renewals, time.Second)
+		}
+		if l.now != c.base {
+			t.Errorf("lease %v after the flood: %v", c.base, l.now)
+		}
+	}
+	if longest := longestLease + longestLease/8; longest > 30*time.Second {
+		t.Errorf("a lease may last %v", longest)
+	}
+}
