@@ -31,7 +31,7 @@ var firewallModes = []Mode{Kernel, Attached, Shunt, Limit}
 // Firewall measures one UDP flow of 64-byte frames through a stateful firewall with
 // masquerade, in all four modes. Each phase is sent for so long, after a warm-up.
 func Firewall(ctx context.Context, o Options, long time.Duration) (*FirewallReport, error) {
-	report := &FirewallReport{Head: o.head("firewall", 5,
+	report := &FirewallReport{Head: o.head("firewall", 15,
 		"Frames per second, 64 bytes of UDP, one flow, through conntrack, masquerade and a drop policy",
 		"generator, router and sink on one core; nothing attached, attached with the threshold out of reach, fast, and an empty XDP redirect, in turn; medians")}
 	r, err := newPacketRig(o.Binary, 0)

@@ -41,7 +41,11 @@ func example() *fake {
 	}
 	return &fake{status: exampleStatus(), flows: flows, ports: examplePorts(),
 		explanations: []api.Explanation{
-			explain(&flows[0], true, "hit"), explain(&flows[1], false, "lease_ended"), explain(nil, false, "no_entry"),
+			explain(&flows[0], true, "hit"), explain(&flows[1], false, "lease_ended"),
+			{Reason: "not_seen",
+				Words:  "no packet of it was seen, or none that could be repeated: shunt status counts why packets went to the kernel",
+				Rule:   "the first packets of every flow take the kernel's way, and are watched",
+				Remedy: "send traffic, then ask again"},
 		},
 		checks: []api.Check{
 			{Name: "kernel", Level: api.LevelOK, Finding: "Linux 6.18.44: all that is needed"},
@@ -61,8 +65,8 @@ func exampleStatus() api.Status {
 		Generation: 17, Flows: api.FlowCount{Slots: 262144, Armed: 1204, Seen: 33, Closed: 12},
 		LeaseSeconds: 4, LeaseLiveSeconds: 30, Threshold: 10, Hits: 12345678, Punts: 223456,
 		Counters: map[string]map[string]uint64{
-			api.StageXDP:       {"hit": 12345000, "no_entry": 200, "tc_way": 678, "below_threshold": 222578},
-			api.StageTCIngress: {"hit": 678, "no_entry": 200, "below_threshold": 222578},
+			api.StageXDP:       {"hit": 12345000, "tcp_syn": 200, "tc_way": 678, "below_threshold": 222578},
+			api.StageTCIngress: {"hit": 678, "judged": 222778},
 			api.StageTCEgress:  {"learned": 1300, "renewed": 90210, "unsighted": 131768},
 		},
 		Events: map[string]uint64{"route": 12, "neighbour": 4, "nftables": 1},
