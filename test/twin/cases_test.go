@@ -145,7 +145,7 @@ func (t trial) conversations(l *lab.Topology, family int, stack bool) []*convers
 	add("icmp", conversation{proto: icmp})
 	add("gre", conversation{proto: protoGRE})
 	add("gre-key", conversation{proto: protoGRE, key: 0xfeed0001})
-	add("sctp", conversation{proto: protoSCTP})
+	add("sctp", conversation{proto: protoSCTP, slow: !t.open})
 	add("unnamed", conversation{proto: unnamed})
 	return all
 }

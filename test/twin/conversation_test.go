@@ -36,6 +36,7 @@ type conversation struct {
 	misfit bool   // every 32nd packet is not like the others of its flow
 	stack  bool   // sent as a host's stack does that leaves work to its card
 	padded bool   // small packets only, padded as Ethernet cards do
+	slow   bool   // never repeated: conntrack lives by what it would not see (SCTP)
 	finish ending // TCP
 	key    uint32 // GRE
 	dscp   uint8

@@ -259,7 +259,7 @@ func (s *stage) waitLiberal() {
 	})
 }
 
-// armed waits until every flow of the script may be repeated, and returns the counters.
+// armed waits until every flow that can be is armed, and returns the counters.
 func (s *stage) armed() map[string]map[string]uint64 {
 	s.Helper()
 	if s.api == nil {
@@ -275,6 +275,12 @@ func (s *stage) armed() map[string]map[string]uint64 {
 				f := c.find(flows, d)
 				if f == nil {
 					return false, fmt.Sprintf("%s (direction %d) is not known", s.script.conversations[i].name, d)
+				}
+				if c.slow {
+					if f.State != api.FlowSeen {
+						s.Fatalf("%s (direction %d) is %s; it must never be repeated", c.name, d, f.State)
+					}
+					continue
 				}
 				// in bursts of short leases one may have ended already
 				if f.State != api.FlowArmed && f.State != api.FlowExpired {
@@ -306,7 +312,13 @@ func (s *stage) repeated(before map[string]map[string]uint64) share {
 	if s.way == api.WayTC {
 		word = api.StageTCIngress
 	}
-	return share{"body, counters of " + word, uint64(len(s.script.body)), s.counters()[word]["hit"] - before[word]["hit"]}
+	packets := uint64(0)
+	for _, x := range s.script.body {
+		if !s.script.conversations[x.flow/2].slow {
+			packets++
+		}
+	}
+	return share{"body, counters of " + word, packets, s.counters()[word]["hit"] - before[word]["hit"]}
 }
 
 // shares asks how much of each flow was repeated.
@@ -322,6 +334,12 @@ func (s *stage) shares() (all []share) {
 			f := c.find(flows, d)
 			if f == nil {
 				s.Fatalf("%s (direction %d) is not known any more", c.name, d)
+			}
+			if c.slow {
+				if f.State != api.FlowSeen || f.Packets > 0 {
+					s.Errorf("%s (direction %d) is %s with %d hits; it must never be repeated", c.name, d, f.State, f.Packets)
+				}
+				continue
 			}
 			if s.burst > 1 && f.Renewals < 2 {
 				s.Errorf("%s (direction %d): %d renewals; the body must outlast several leases", c.name, d, f.Renewals)

@@ -7,7 +7,8 @@
 // them, play_test.go how, compare_test.go what may differ.
 //
 // Every flow must also have been repeated for at least nine tenths of its packets after
-// the threshold, in the way that was asked for; else a twin would prove nothing.
+// the threshold, in the way that was asked for; else a twin would prove nothing. Only SCTP
+// under conntrack is never repeated.
 //
 // It needs root. The labs are private and removed afterwards.
 package twin

@@ -1,0 +1,157 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"shunt/internal/dataplane/foreign"
+	"shunt/internal/lab"
+)
+
+// refusal asserts an error of one line that has the words, and an exit code.
+func (r *rig) refusal(what string, args []string, code int, words ...string) {
+	r.t.Helper()
+	_, stderr, got := r.exec(args...)
+	line, rest, _ := strings.Cut(stderr, "\n")
+	if got != code || !strings.HasPrefix(line, "shunt: ") || rest != "" {
+		r.t.Errorf("%s: exit code %d and %q; want %d and one line", what, got, stderr, code)
+	}
+	for _, w := range words {
+		if !strings.Contains(line, w) {
+			r.t.Errorf("%s: %q does not name %q", what, line, w)
+		}
+	}
+}
+
+// TestBadInput: each mistake is one line that names the thing, with the right exit code,
+// and leaves nothing behind.
+func TestBadInput(t *testing.T) {
+	r := newRig(t, lab.FirewallOptions{})
+	places := []string{"--state", r.State(), "--bpffs", r.BPFFS()}
+	shunt := func(args ...string) []string { return slices.Concat([]string{program}, args, places) }
+	file := func(text string) string {
+		path := filepath.Join(r.Dir(), "shunt.toml")
+		r.must(os.WriteFile(path, []byte(text), 0o644))
+		return path
+	}
+	open := t.TempDir()
+	r.must(os.Chmod(filepath.Dir(open), 0o755))
+	r.must(os.Chmod(open, 0o777))
+	nobody := []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"}
+	noBPFFS := filepath.Join(open, "pins")
+	for _, c := range []struct {
+		name  string
+		args  []string
+		code  int
+		words []string
+	}{
+		{"wrong interface", shunt("run", "--port", "nonesuch"), 1, []string{"nonesuch", "no such interface", "ip link"}},
+		{"one wrong of two", shunt("run", "--port", "lan", "--port", "nonesuch"), 1, []string{"nonesuch"}},
+		{"no interface", shunt("run"), 2, []string{"port"}},
+		{"no file", shunt("run", "--config", "/nonesuch.toml"), 1, []string{"/nonesuch.toml"}},
+		{"unknown key", shunt("run", "--config", file("port = [\"lan\"]\ntreshold = 3\n")), 2, []string{"shunt.toml:2", "treshold", "threshold"}},
+		{"bad flag", shunt("run", "--port", "lan", "--lease", "1h"), 2, []string{"lease", "100ms"}},
+		{"bad mode", shunt("run", "--port", "lan", "--xdp", "maybe"), 2, []string{"xdp", "auto"}},
+		{"unknown flag", shunt("run", "--prot", "lan"), 2, []string{"--prot"}},
+		{"unknown command", shunt("rnu"), 2, []string{"rnu", "run"}},
+		{"too many words", shunt("status", "lan"), 2, []string{"lan"}},
+		{"no rights to the state", slices.Concat(nobody, shunt("run", "--port", "lan")), 1, []string{r.Dir(), "--state"}},
+		{"no rights to BPF", slices.Concat(nobody, []string{program, "run", "--port", "lan",
+			"--state", filepath.Join(open, "state"), "--bpffs", r.BPFFS()}), 1, []string{"root"}},
+		{"no bpffs", []string{program, "run", "--port", "lan", "--state", r.State(), "--bpffs", noBPFFS}, 1,
+			[]string{noBPFFS, "mount -t bpf"}},
+		{"status without daemon", shunt("status"), 1, []string{"no daemon", r.State()}},
+		{"ports without daemon", shunt("ports", "--json"), 1, []string{"no daemon"}},
+		{"flows without daemon", shunt("flows"), 1, []string{"no daemon"}},
+		{"explain without daemon", shunt("explain", "10.0.0.1:1", "10.0.0.2:2/udp"), 1, []string{"no daemon"}},
+		{"explain nonsense", shunt("explain", "nonsense"), 2, []string{"explain", "ADDR:PORT"}},
+		{"pause without daemon", shunt("pause"), 1, []string{"no daemon"}},
+		{"resume without daemon", shunt("resume"), 1, []string{"no daemon"}},
+	} {
+		r.refusal(c.name, c.args, c.code, c.words...)
+		r.nothing()
+	}
+	r.refusal("bad value", shunt("run", "--config", file("port = [\"lan\"]\nxdp = \"maybe\"\n")), 2, "shunt.toml:2", "maybe", "auto")
+	if _, err := os.Stat(noBPFFS); !os.IsNotExist(err) {
+		t.Errorf("%s is there (%v)", noBPFFS, err)
+	}
+	if out, errs, code := r.shunt("stop"); code != 0 || out+errs != "" {
+		t.Errorf("stop where nothing runs: exit code %d, %q, %q; want nothing done, quietly", code, out, errs)
+	}
+	r.nothing()
+}
+
+// TestPortTaken: somebody else's XDP program on a port is an error at the start.
+func TestPortTaken(t *testing.T) {
+	r := newRig(t, lab.FirewallOptions{})
+	x, err := foreign.XDP(r.WAN.NS, r.WAN.Device)
+	r.must(err)
+	defer x.Close()
+	r.refusal("port taken", slices.Concat([]string{program, "run", "--state", r.State(), "--bpffs", r.BPFFS()}, both),
+		1, "wan", "another XDP program", "xdp off")
+	r.nothing()
+}
+
+// TestSecondDaemon: while one lives another refuses, and the first does not notice.
+func TestSecondDaemon(t *testing.T) {
+	r := newRig(t, lab.FirewallOptions{Neighbours: true})
+	r.start(program, with("--xdp", "on")...)
+	r.refusal("second daemon", slices.Concat([]string{program, "run", "--state", r.State(), "--bpffs", r.BPFFS()}, both),
+		1, "a daemon runs already", "shunt stop")
+	sink := r.sink(r.Server, 1)
+	sent := r.send(r.generator(1, 5000), 1000)
+	r.whole("after a second daemon", sink, sent.Sent)
+	if hits := r.status().Hits; hits < 900 {
+		t.Errorf("%d hits of %d frames", hits, sent.Sent)
+	}
+	r.refusal("nobody asks", []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", program, "status",
+		"--state", r.State()}, 1, "permission denied")
+}
+
+// TestStop: "stop" leaves nothing, living daemon or dead; SIGTERM leaves the data path.
+func TestStop(t *testing.T) {
+	r := newRig(t, lab.FirewallOptions{Neighbours: true})
+	stop := func(what string) {
+		t.Helper()
+		if out, errs, code := r.shunt("stop"); code != 0 || out+errs != "" {
+			t.Errorf("stop, %s: exit code %d, %q, %q", what, code, out, errs)
+		}
+		r.nothing()
+		left, err := os.ReadDir(r.State())
+		if err != nil || len(left) > 0 {
+			t.Errorf("stop, %s: the state directory holds %v (%v)", what, left, err)
+		}
+		r.ping()
+	}
+	args := with("--xdp", "on")
+	r.start(program, args...)
+	stop("with a daemon")
+	if err := r.daemon.Wait(); err != nil {
+		t.Errorf("the daemon ended with %v", err)
+	}
+
+	r.start(program, args...)
+	sink := r.sink(r.Server, 1)
+	g := r.generator(1, 5000)
+	r.send(g, 500)
+	r.terminate()
+	for _, e := range []lab.End{r.LAN, r.WAN} {
+		if names := r.attached(e); len(names) != 3 {
+			t.Errorf("after SIGTERM, on %v: %v; want three programs", e, names)
+		}
+	}
+	r.send(g, 500)
+	r.whole("around SIGTERM", sink, 1000)
+	r.start(program, args...)
+	if hits := r.status().Hits; hits < 900 {
+		t.Errorf("%d hits of 1000 frames, half of them without a daemon", hits)
+	}
+	r.daemon.Kill9()
+	stop("after kill -9")
+	r.start(program, args...)
+	r.terminate()
+	stop("after SIGTERM")
+}
