@@ -159,7 +159,7 @@ struct slot {
 	__u8 why;			/* last reason at TC ingress or egress, for explain */
 	__u8 tcp_scale;			/* scale of tcp_wnd */
 	__u32 count;			/* sighted packets without an idle second between them; once
-					 * armed: ns (wrapping) of the last hit after the lease's end */
+					 * armed: frames sent at the last hit after the lease's end */
 	__u32 seen;			/* jiffies of the last one */
 	/* line 1: what to make of it */
 	__u8 dmac_out[6], smac_out[6];

@@ -65,19 +65,24 @@ static __always_inline int punt(struct xdp_md *ctx, struct tally *c, enum reason
 	return leave(c, reason, XDP_PASS);
 }
 
-enum { POLL_GAP_NS = 2000 };
+enum { BULK = 16 };	/* DEV_MAP_BULK_SIZE */
 
 /* When the lease ends, hits of this NAPI poll may still wait in the devmap's bulk queue
- * (bq_enqueue(), flushed at the end of the poll): a packet given to the kernel now would
- * overtake them. So the flow stays fast until a pause shows that the poll is over, but
- * for 20 ms at most. */
+ * (bq_enqueue()): a packet given to the kernel now would overtake them. So the flow stays
+ * fast until its last hit was sent, as the tracepoint's counts of this CPU tell
+ * (health.bpf.c), but for 20 ms at most. A full bulk says nothing: the hit may have come
+ * right behind it. slot.count is twice the frames sent by then, plus one. */
 static __always_inline int poll_goes_on(struct slot *s)
 {
-	__u32 now = bpf_ktime_get_ns(), last = s->count;
+	__u32 egress = s->tx, last = s->count, now;
+	struct transmit *t = bpf_map_lookup_elem(&transmits, &egress);
 
-	if (!before(now_jiffies(), s->lease + ctl.hz / 50 + 1) || (last && now - last > POLL_GAP_NS))
+	if (!t || !before(now_jiffies(), s->lease + ctl.hz / 50 + 1))
 		return 0;
-	s->count = now ? now : 1;
+	now = (t->sent + t->drops + t->errors) << 1 | 1;
+	if (last && now != last && now - last != 2 * BULK)
+		return 0;
+	s->count = now;
 	return 1;
 }
 

@@ -131,7 +131,7 @@ func because(t *testing.T, s exercise.Slot, reason string) {
 }
 
 // TestLeaseEndsBetweenPolls: hits of the NAPI poll in which the lease ends may still wait
-// in the bulk queue, so the flow stays fast until a pause shows that the poll is over.
+// in the bulk queue, so the flow stays fast until its last hit was sent.
 func TestLeaseEndsBetweenPolls(t *testing.T) {
 	b := open(t, exercise.Options{})
 	in, out := b.udp4()
@@ -139,14 +139,14 @@ func TestLeaseEndsBetweenPolls(t *testing.T) {
 	odd.TOS = 4
 	for _, c := range []struct {
 		name   string
-		count  uint32
 		packet exercise.Packet
-		want   string // of packets one after the other, each more than 2 us after the last
-		n      int
+		sent   []uint64 // frames that have left by the egress before each packet
+		want   string
 	}{
-		{"first packet, then a pause", 0, in, "xdp hit, xdp lease_ended 2", 3},
-		{"a hit long ago", 1, in, "xdp lease_ended", 1},
-		{"another DSCP", 0, odd, "xdp lease_ended", 1},
+		{"nothing is sent", in, []uint64{7, 7, 7}, "xdp hit 3"},
+		{"the first hit is sent", in, []uint64{7, 9, 9}, "xdp hit, xdp lease_ended 2"},
+		{"a full bulk, behind which the hit may wait", in, []uint64{0, 16, 18}, "xdp hit 2, xdp lease_ended"},
+		{"another DSCP", odd, []uint64{7}, "xdp lease_ended"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for try := 0; ; try++ {
@@ -154,12 +154,13 @@ func TestLeaseEndsBetweenPolls(t *testing.T) {
 				now, err := b.Now()
 				check(t, err)
 				s := b.Learned(in, out, now)
-				s.Count = c.count
+				s.Count = 0
 				_, err = b.Put(s)
 				check(t, err)
 				before, err := b.Count()
 				check(t, err)
-				for range c.n {
+				for _, frames := range c.sent {
+					check(t, b.Sent(s.Tx, frames))
 					_, err := b.XDP(b.LANIndex, c.packet.Bytes())
 					check(t, err)
 				}

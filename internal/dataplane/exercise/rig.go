@@ -126,6 +126,15 @@ func (r *Rig) Speak() error {
 // Map is one of the programs' maps, by its name in bpf/maps.h.
 func (r *Rig) Map(name string) *ebpf.Map { return r.maps[name] }
 
+// Sent makes the tracepoints' count of frames sent to an egress what it says, on all CPUs.
+func (r *Rig) Sent(egress uint16, frames uint64) error {
+	rows := make([]struct{ Sent, Drops, Errors uint64 }, ebpf.MustPossibleCPU())
+	for i := range rows {
+		rows[i].Sent = frames
+	}
+	return r.Map("transmits").Put(uint32(egress), rows)
+}
+
 // Now returns the kernel's jiffies, as slots keep them. The daemon's heartbeat, which
 // tells them, is taken back: leases depend on whether it beats.
 func (r *Rig) Now() (uint32, error) {
