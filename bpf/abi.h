@@ -17,7 +17,7 @@
 #include <linux/types.h>
 
 enum abi {
-	ABI_VERSION = 1,
+	ABI_VERSION = 2,
 	WAYS = 2,		/* slots in a bucket */
 	MAX_PORTS = 256,	/* attached interfaces, and rows of counters per stage */
 	SIGHTINGS = 32,		/* sighted packets under way per CPU */
@@ -48,6 +48,7 @@ enum reason {
 	REASON_VLAN_TAG,		/* tagged, in the frame or beside it */
 	REASON_NOT_HOST,		/* group MAC, or not for this router's MAC */
 	REASON_IPSEC,			/* came out of an IPsec tunnel */
+	REASON_RUNT,			/* ends before the 8 bytes behind its IP header */
 	REASON_MALFORMED,		/* truncated, or lengths that contradict each other */
 	REASON_BAD_CHECKSUM,		/* of the IPv4 header */
 	REASON_IP_OPTIONS,
@@ -126,9 +127,9 @@ enum port_flag {
 /* A flow as it looks on the wire where it comes in. For IPv6 saddr and daddr are
  * the last words of the addresses; the first three are in flow_words. */
 struct flow_key {
-	__u32 port;			/* ifindex */
 	__u32 saddr, daddr;
 	__u16 sport, dport;		/* ICMP: id, and type in dport; GRE key, ESP SPI: both */
+	__u32 port;			/* ifindex */
 	__u8 proto;
 	__u8 family;			/* 4 or 6 */
 	__u16 zero;
@@ -148,7 +149,7 @@ struct slot {
 	__u32 seq;
 	__u32 gen;			/* generation of the sighting it was learned from */
 	__u32 lease;			/* jiffies at which it ends */
-	__u8 state;			/* enum slot_state */
+	__u8 state;			/* enum slot_state; these four are also read as one word */
 	__u8 flags;			/* enum slot_flag */
 	__u8 dscp_in;			/* TOS or traffic class without ECN, as it comes in */
 	__u8 dscp_out;
@@ -162,11 +163,11 @@ struct slot {
 					 * armed: frames sent at the last hit after the lease's end */
 	__u32 seen;			/* jiffies of the last one */
 	/* line 1: what to make of it */
-	__u8 dmac_out[6], smac_out[6];
 	__u32 saddr, daddr;		/* new ones, last words for IPv6 */
 	__u16 sport, dport;		/* new ones */
 	__u16 l3_delta;			/* IPv4 header checksum: addresses, DSCP and TTL */
 	__u16 l4_delta;			/* L4 checksum: addresses (if covered) and ports */
+	__u8 dmac_out[6], smac_out[6];
 	__u32 oif;			/* ifindex, for TC */
 	__u16 tx;			/* devmap index, for XDP */
 	__u16 tcp_wnd;			/* window field last seen */
@@ -226,7 +227,9 @@ struct control {
 	__u32 tcp_off;
 	__u32 hz;
 	__u32 no_marks;			/* a driver keeps no XDP metadata: TC ingress judges for itself */
-	__u32 secret[12];		/* keys of the flow hash, random per start from nothing */
+	__u32 pad;
+	__u64 secret[10];		/* keys of the flow hash, random per start from nothing */
+	__u64 mix;			/* odd: its multiplier for the second choice */
 };
 
 /* Counters per CPU: row = stage * MAX_PORTS + (ifindex % MAX_PORTS). */
@@ -268,7 +271,7 @@ struct event {
 
 _Static_assert(sizeof(struct flow_key) == 20, "flow_key");
 _Static_assert(sizeof(struct slot) == SLOT_SIZE, "slot");
-_Static_assert(__builtin_offsetof(struct slot, dmac_out) == 64, "line 1");
+_Static_assert(__builtin_offsetof(struct slot, saddr) == 64, "line 1");
 _Static_assert(__builtin_offsetof(struct slot, in6) == 128, "line 2");
 
 #endif

@@ -19,6 +19,15 @@ static __always_inline __u16 csum_fold(__u64 sum)
 	return sum;
 }
 
+/* Is the ones' complement sum of a few 32-bit words all ones? One fold to 16 bits
+ * leaves at most a carry, so there are two numbers that mean yes. */
+static __always_inline int csum_valid(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum == 0xffff || sum == 0x1fffe;
+}
+
 /* Contribution of one 32-bit word that changes from `old` to `new`. */
 static __always_inline __u64 csum_diff32(__u32 old, __u32 new)
 {

@@ -15,45 +15,44 @@
 #include "csum.h"
 
 struct rewrite {
-	__u8 mac[12];		/* destination, source */
 	__u32 saddr, daddr;
 	__u16 sport, dport;
 	__u16 l3_delta, l4_delta;
+	__u8 mac[12];		/* destination, source */
 	__u8 flags, dscp;
 	struct flow_words out6;	/* IPv6 with NAT only */
 };
 
 static __always_inline void rewrite_copy(struct rewrite *rw, const struct slot *s)
 {
-	__builtin_memcpy(rw, s->dmac_out, 28);	/* up to l4_delta: same order in both */
+	__builtin_memcpy(rw, &s->saddr, 28);	/* up to smac_out: same order in both */
 	rw->flags = s->flags;
 	rw->dscp = s->dscp_out;
 	if (s->key.family == 6 && s->flags & SLOT_NAT)
 		rw->out6 = s->out6;
 }
 _Static_assert(__builtin_offsetof(struct rewrite, flags) == 28, "rewrite");
-_Static_assert(__builtin_offsetof(struct slot, oif) - __builtin_offsetof(struct slot, dmac_out) == 28, "slot");
+_Static_assert(__builtin_offsetof(struct slot, oif) - __builtin_offsetof(struct slot, saddr) == 28, "slot");
 
 static __always_inline void edit_ethernet(struct frame *f, const struct rewrite *rw)
 {
-	__u32 *to = (void *)f->eth;
-	const __u32 *from = (const void *)rw->mac;
+	void *to = f->eth;
+	const void *from = rw->mac;
 
-	to[0] = from[0];
-	to[1] = from[1];
-	to[2] = from[2];
+	*(dword *)to = *(dword *)from;
+	*(word *)(to + 8) = *(word *)(from + 8);
 }
 
 /* TTL, DSCP (ECN stays: RFC 3168), addresses. */
 static __always_inline void edit_ipv4(struct frame *f, const struct rewrite *rw)
 {
 	struct iphdr *ip = f->l3;
+	word *w = f->l3;
+	__u32 ttl = w[2];	/* and protocol and checksum (little endian) */
 
-	ip->tos = rw->dscp | (ip->tos & 3);
-	ip->ttl--;
-	ip->saddr = rw->saddr;
-	ip->daddr = rw->daddr;
-	ip->check = csum_update(ip->check, rw->l3_delta);
+	ip->tos = rw->dscp | (f->tos & 3);
+	w[2] = ((ttl & 0xffff) - 1) | (__u32)csum_update(ttl >> 16, rw->l3_delta) << 16;
+	*(dword *)(w + 3) = *(dword *)&rw->saddr;
 }
 
 static __always_inline void edit_ipv6(struct frame *f, const struct rewrite *rw)
@@ -75,52 +74,35 @@ static __always_inline void edit_ipv6(struct frame *f, const struct rewrite *rw)
 	w[9] = rw->daddr;
 }
 
-/* Ports, or the ICMP id. Other protocols keep their first bytes. That the header is
- * there was checked by parse.h; the verifier forgets which protocol that was for. */
-static __always_inline void edit_ports(struct frame *f, const struct rewrite *rw)
-{
-	__u16 *l4 = f->l4;
-
-	if (!within(f, l4, 8))
-		return;
-	switch (f->key.proto) {
-	case IPPROTO_TCP:
-	case IPPROTO_UDP:
-		l4[0] = rw->sport;
-		l4[1] = rw->dport;
-		break;
-	case IPPROTO_ICMP:
-	case IPPROTO_ICMPV6:
-		l4[2] = rw->sport;
-	}
-}
-
-/* XDP only: the checksum in the frame is whole. UDP: 0 means none, and a computed 0
- * is sent as 0xffff (RFC 768, RFC 8200 8.1). */
-static __always_inline void edit_l4_sum(struct frame *f, const struct rewrite *rw)
+/* Ports, or the ICMP id; other protocols keep their first bytes. And, if it is `whole`,
+ * the checksum: in TC it may not be. UDP: 0 means none, and a computed 0 is sent as
+ * 0xffff (RFC 768, RFC 8200 8.1). */
+static __always_inline void edit_l4(struct frame *f, const struct rewrite *rw, const int whole)
 {
 	__u16 *l4 = f->l4, sum;
 
-	if (!within(f, l4, 8))
-		return;
 	switch (f->key.proto) {
-	case IPPROTO_TCP:
-		if (within(f, l4, sizeof(struct tcphdr)))
-			l4[8] = csum_update(l4[8], rw->l4_delta);
-		break;
 	case IPPROTO_UDP:
-		if (!l4[3])
+		*(word *)l4 = *(word *)&rw->sport;
+		if (!whole || !l4[3])
 			break;
 		sum = csum_update(l4[3], rw->l4_delta);
 		l4[3] = sum ? sum : 0xffff;
 		break;
+	case IPPROTO_TCP:
+		*(word *)l4 = *(word *)&rw->sport;
+		if (whole && within(f, l4, sizeof(struct tcphdr)))	/* parse_tcp() has seen to it */
+			l4[8] = csum_update(l4[8], rw->l4_delta);
+		break;
 	case IPPROTO_ICMP:
 	case IPPROTO_ICMPV6:
-		l4[1] = csum_update(l4[1], rw->l4_delta);
+		l4[2] = rw->sport;
+		if (whole)
+			l4[1] = csum_update(l4[1], rw->l4_delta);
 	}
 }
 
-static __always_inline void edit_headers(struct frame *f, const struct rewrite *rw)
+static __always_inline void edit(struct frame *f, const struct rewrite *rw, const int whole)
 {
 	edit_ethernet(f, rw);
 	if (f->key.family == 4)
@@ -128,7 +110,7 @@ static __always_inline void edit_headers(struct frame *f, const struct rewrite *
 	else
 		edit_ipv6(f, rw);
 	if (rw->flags & SLOT_NAT)
-		edit_ports(f, rw);
+		edit_l4(f, rw, whole);
 }
 
 #endif

@@ -3,8 +3,8 @@
  * flow.h: the flow table. Find a slot, judge whether it may be used now, claim one
  * for a new flow, close a connection.
  *
- * Placing: NH, the universal hash of UMAC (RFC 4418 5.2.2), keyed by a secret per
- * start, gives each key two buckets of two slots. A key without room among its four
+ * Placing: pair-multiply-shift (Thorup, "High Speed Hashing for Integers and Strings"),
+ * a universal hash keyed by a secret per start, gives each key two buckets of two slots. A key without room among its four
  * slots is slow, never wrong. Nothing in use is evicted: only slots whose flow has
  * been idle for `idle`, since its lease ended too.
  *
@@ -42,34 +42,29 @@ struct place {
 	__u32 seq;		/* as read before the key was compared */
 };
 
-/* NH: sum of products of keyed 32-bit words. */
-static __always_inline __u64 nh(__u32 a, __u32 b, int i)
+static __always_inline __u64 pair(__u32 a, __u32 b, int i)
 {
-	return (__u64)(__u32)(a + ctl.secret[i]) * (__u32)(b + ctl.secret[i + 1]);
+	return (a + ctl.secret[i]) * (b + ctl.secret[i + 1]);
 }
 
 static __always_inline __u64 flow_hash(const struct flow_key *k, const struct flow_words *w)
 {
-	__u64 h;
+	__u64 h = pair(k->saddr, k->daddr, 0) + pair(*ports_of(k), k->port << 8 | k->proto, 2);
 
-	h = nh(k->saddr, k->daddr, 0);
-	h += nh(k->sport | (__u32)k->dport << 16, k->port << 8 | k->proto, 2);
 	if (k->family == 6) {
-		h += nh(w->saddr[0], w->saddr[1], 4);
-		h += nh(w->saddr[2], w->daddr[0], 6);
-		h += nh(w->daddr[1], w->daddr[2], 8);
+		h += pair(w->saddr[0], w->saddr[1], 4);
+		h += pair(w->saddr[2], w->daddr[0], 6);
+		h += pair(w->daddr[1], w->daddr[2], 8);
 	}
-	/* NH is universal over all its 64 bits, not over some: mix before truncating */
-	h ^= h >> 32;
-	h *= 0x9e3779b97f4a7c15ull ^ (__u64)ctl.secret[10] << 1;
 	return h;
 }
 
-/* Either of the two choices. */
+/* Either of the two choices. The upper half of the sum is the hash; the second choice
+ * takes in the lower one too, or keys that share a bucket would share both. */
 static __always_inline __u32 flow_bucket(__u64 h, int choice)
 {
 	if (choice)
-		h = (h ^ h >> 29) * (0xbf58476d1ce4e5b9ull ^ (__u64)ctl.secret[11] << 1);
+		h = (h ^ h >> 29) * ctl.mix;
 	return h >> 32 & ctl.bucket_mask;
 }
 
@@ -79,10 +74,10 @@ static __always_inline __u32 flow_bucket(__u64 h, int choice)
 static __always_inline int same_flow(const struct slot *s, const struct flow_key *k,
 				     const struct flow_words *w)
 {
-	__u32 ports = k->sport | (__u32)k->dport << 16, kind = k->proto | (__u32)k->family << 8;
+	__u32 kind = k->proto | (__u32)k->family << 8;
 
-	if ((s->key.saddr ^ k->saddr) | (s->key.daddr ^ k->daddr) | (s->key.port ^ k->port) |
-	    (*(__u32 *)&s->key.sport ^ ports) | (*(__u32 *)&s->key.proto ^ kind))
+	if (*addresses_of(&s->key) != *addresses_of(k) || *ports_of(&s->key) != *ports_of(k) ||
+	    s->key.port != k->port || *(word *)&s->key.proto != kind)
 		return 0;
 	if (k->family == 6) {
 		__u32 differ = 0;
@@ -109,7 +104,7 @@ static __always_inline struct slot *flow_look(__u32 bucket, const struct flow_ke
 		s = &b->way[way];
 		at->seq = OUR(s->seq);
 		read_fence();
-		if (same_flow(s, k, w) && s->state != SLOT_EMPTY) {
+		if (same_flow(s, k, w)) {	/* no ifindex is 0, so no key is that of an empty slot */
 			at->bucket = bucket;
 			at->way = way;
 			return s;
@@ -131,7 +126,7 @@ static __always_inline struct slot *flow_find(const struct flow_key *k, const st
 static __always_inline int flow_torn(const struct slot *s, const struct place *at)
 {
 	read_fence();
-	return at->seq & 1 || OUR(s->seq) != at->seq;
+	return OUR(s->seq) != (at->seq & ~1);	/* neither while a writer is in */
 }
 
 /* The writer's side. Whoever does not get in gives up: someone else is at it. */
@@ -222,13 +217,13 @@ static __always_inline struct slot *flow_claim(const struct flow_key *k, const s
 /* Does the packet look like those that the entry was learned from? */
 static __always_inline enum reason flow_differs(const struct slot *s, const struct frame *f)
 {
-	const __u32 *mac = (const void *)f->eth, *in = (const void *)s->dmac_in;
+	const void *mac = f->eth, *in = s->dmac_in;
 
-	if (mac[0] != in[0] || mac[1] != in[1] || mac[2] != in[2])
+	if (*(dword *)mac != *(dword *)in || *(word *)(mac + 8) != *(word *)(in + 8))
 		return REASON_MAC_DIFFERS;
 	if ((f->tos & 0xfc) != s->dscp_in)
 		return REASON_DSCP_DIFFERS;
-	if (f->label != s->label_in)
+	if (f->key.family == 6 && f->label != s->label_in)
 		return REASON_LABEL_DIFFERS;
 	return REASON_HIT;
 }
@@ -248,15 +243,29 @@ static __always_inline enum reason flow_check(const struct slot *s, const struct
 	return flow_differs(s, f);
 }
 
+/* May XDP use the entry for this packet now? In few steps: why not is flow_check()'s. */
+static __always_inline int flow_good(const struct slot *s, const struct frame *f)
+{
+	const __u32 want = SLOT_ARMED | SLOT_XDP << 8 | (f->tos & 0xfc) << 16;
+	const void *mac = f->eth, *in = s->dmac_in;
+
+	return !((*(word *)&s->state ^ want) & (0xff | SLOT_XDP << 8 | 0xff << 16)) &&
+	       s->gen == ctl.gen && before(now_jiffies(), s->lease) &&
+	       *(dword *)mac == *(dword *)in && *(word *)(mac + 8) == *(word *)(in + 8) &&
+	       (f->key.family == 4 || f->label == s->label_in);
+}
+
 /* Where the connection stands, from every packet of it whichever way it goes: FIN and
  * RST are judged by it. */
 static __always_inline void flow_evidence(struct slot *s, const struct frame *f)
 {
-	if (f->key.proto != IPPROTO_TCP)
+	const struct tcphdr *tcp = f->l4;
+
+	if (f->key.proto != IPPROTO_TCP || !within(f, tcp, sizeof(*tcp)))
 		return;
-	s->tcp_seq = f->tcp_end;
-	s->tcp_ack = f->tcp_ack;
-	s->tcp_wnd = f->tcp_wnd;
+	s->tcp_seq = __builtin_bswap32(tcp->seq) + f->l4_len - tcp->doff * 4;
+	s->tcp_ack = __builtin_bswap32(tcp->ack_seq);
+	s->tcp_wnd = __builtin_bswap16(tcp->window);
 }
 
 /* One hit. Plain additions: a flow stays on one CPU (RSS); where it does not, figures
@@ -437,8 +446,14 @@ static __always_inline enum reason flow_close(const struct closing *c)
 
 static __always_inline struct closing closing_of(const struct frame *f, enum reason reason)
 {
-	return (struct closing){ .key = f->key, .in6 = f->in6, .reason = reason,
-				 .seq = f->tcp_seq, .flags = f->tcp_flags };
+	const struct tcphdr *tcp = f->l4;
+	struct closing c = { .key = f->key, .in6 = f->in6, .reason = reason };
+
+	if (within(f, tcp, sizeof(*tcp))) {
+		c.seq = __builtin_bswap32(tcp->seq);
+		c.flags = ((const __u8 *)tcp)[13];
+	}
+	return c;
 }
 
 #endif

@@ -338,7 +338,7 @@ static __always_inline enum reason learn_header(const struct sighting *g, const 
 
 static __always_inline int same_rewrite(const struct slot *s, const struct lesson *l, __u32 oif)
 {
-	const __u32 *a = (const void *)s->dmac_out, *b = (const void *)&l->rw;
+	const word *a = (const void *)&s->saddr, *b = (const void *)&l->rw;
 
 	for (int i = 0; i < 7; i++)
 		if (a[i] != b[i])
@@ -389,7 +389,7 @@ static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *sk
 	s->mtu = l->mtu;
 	s->tcp_scale = l->scale;
 	s->why = REASON_HIT;
-	__builtin_memcpy(s->dmac_out, &l->rw, 28);
+	__builtin_memcpy(&s->saddr, &l->rw, 28);
 	if (g->key.family == 6)
 		s->out6 = l->rw.out6;
 	s->oif = skb->ifindex;

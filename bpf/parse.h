@@ -17,136 +17,120 @@ enum { ETH_P_AD = 0x88a8, DF = 0x4000, GRE_KEY = 0x2000, GRE_SUM = 0x8000, GRE_V
 
 static __always_inline __u16 wire16(__u16 host) { return __builtin_bswap16(host); }
 
-static __always_inline enum reason parse_tcp(struct frame *f, __u32 room)
+/* struct ethhdr is packed: its h_proto would be read in two bytes */
+static __always_inline __u16 ether_type(const struct frame *f) { return ((__u16 *)f->eth)[6]; }
+
+static __always_inline enum reason parse_tcp(const struct frame *f)
 {
 	struct tcphdr *tcp = f->l4;
 	__u32 header;
+	__u8 flags;
 
 	if (!within(f, tcp, sizeof(*tcp)))
 		return REASON_MALFORMED;
 	header = tcp->doff * 4;
-	if (header < sizeof(*tcp) || header > room)	/* nf_conntrack tcp_error() */
+	if (header < sizeof(*tcp) || header > f->l4_len)	/* nf_conntrack tcp_error() */
 		return REASON_MALFORMED;
-	f->key.sport = tcp->source;
-	f->key.dport = tcp->dest;
-	f->tcp_flags = ((__u8 *)tcp)[13];
-	f->tcp_seq = __builtin_bswap32(tcp->seq);
-	f->tcp_ack = __builtin_bswap32(tcp->ack_seq);
-	f->tcp_end = f->tcp_seq + room - header;
-	f->tcp_wnd = wire16(tcp->window);
-	if (f->tcp_flags & TCP_SYN)
-		return REASON_TCP_SYN;
-	if (f->tcp_flags & (TCP_FIN | TCP_RST))
-		return REASON_TCP_CLOSE;		/* flow.h judges it */
-	if (!(f->tcp_flags & TCP_ACK))
+	flags = ((__u8 *)tcp)[13];
+	if (rarely((flags & (TCP_SYN | TCP_FIN | TCP_RST | TCP_ACK)) != TCP_ACK)) {
+		if (flags & TCP_SYN)
+			return REASON_TCP_SYN;
+		if (flags & (TCP_FIN | TCP_RST))
+			return REASON_TCP_CLOSE;		/* flow.h judges it */
 		return REASON_TCP_NO_ACK;
+	}
 	return REASON_HIT;
 }
 
-static __always_inline enum reason parse_udp(struct frame *f, __u32 room)
+static __always_inline enum reason parse_udp(const struct frame *f)
 {
 	struct udphdr *udp = f->l4;
-	__u32 len;
+	__u32 len = wire16(udp->len);
 
-	if (!within(f, udp, sizeof(*udp)))
+	if (len < sizeof(*udp) || len > f->l4_len)		/* nf_conntrack udp_error() */
 		return REASON_MALFORMED;
-	len = wire16(udp->len);
-	if (len < sizeof(*udp) || len > room)		/* nf_conntrack udp_error() */
-		return REASON_MALFORMED;
-	f->key.sport = udp->source;
-	f->key.dport = udp->dest;
 	return REASON_HIT;
 }
 
 /* Echo only; everything else speaks about other flows or to routers. The type and
  * code are part of the key: requests and replies are flows of their own. */
-static __always_inline enum reason parse_icmp(struct frame *f, __u32 room, __u8 request, __u8 reply)
+static __always_inline enum reason parse_icmp(struct frame *f, __u8 request, __u8 reply)
 {
 	struct icmp_echo *icmp = f->l4;
 
-	if (room < sizeof(*icmp) || !within(f, icmp, sizeof(*icmp)))
+	if (f->l4_len < sizeof(*icmp))
 		return REASON_MALFORMED;
 	if ((icmp->type != request && icmp->type != reply) || icmp->code)
 		return REASON_NOT_ECHO;
-	f->key.sport = icmp->id;
-	f->key.dport = *(__u16 *)icmp;
+	*ports_of(&f->key) = icmp->id | (__u32)*(__u16 *)icmp << 16;
 	return REASON_HIT;
 }
 
 /* RFC 2890 key, or the call id of RFC 2637 (version 1). */
-static __always_inline enum reason parse_gre(struct frame *f)
+static __always_inline __u32 gre_ports(const struct frame *f)
 {
-	__u16 *gre = f->l4, flags;
+	__u16 *gre = f->l4, flags = wire16(gre[0]);
 
-	if (!within(f, gre, 8))
-		return REASON_MALFORMED;
-	flags = wire16(gre[0]);
-	if (flags & GRE_VERSION) {
-		f->key.sport = gre[3];
-	} else if ((flags & (GRE_KEY | GRE_SUM)) == GRE_KEY) {
-		f->key.sport = gre[2];
-		f->key.dport = gre[3];
-	}
-	return REASON_HIT;
+	if (flags & GRE_VERSION)
+		return gre[3];
+	return (flags & (GRE_KEY | GRE_SUM)) == GRE_KEY ? ((word *)gre)[1] : 0;
 }
 
-/* `room`: bytes of L4 that the IP header promises. */
-static __always_inline enum reason parse_l4(struct frame *f, __u32 room)
+static __always_inline enum reason parse_l4(struct frame *f)
 {
-	f->key.zero = 0;
-	switch (f->key.proto) {
-	case IPPROTO_TCP:
-		return parse_tcp(f, room);
-	case IPPROTO_UDP:
-		return parse_udp(f, room);
+	__u32 proto = f->key.proto;
+
+	if (proto == IPPROTO_UDP)
+		return parse_udp(f);
+	forget(proto);
+	if (proto == IPPROTO_TCP)
+		return parse_tcp(f);
+	forget(proto);
+	switch (proto) {
 	case IPPROTO_ICMP:
-		return f->key.family == 4 ? parse_icmp(f, room, 8, 0) : REASON_NOT_ECHO;
+		return f->key.family == 4 ? parse_icmp(f, 8, 0) : REASON_NOT_ECHO;
 	case IPPROTO_ICMPV6:
-		return f->key.family == 6 ? parse_icmp(f, room, 128, 129) : REASON_NOT_ECHO;
-	}
-	f->key.sport = 0;
-	f->key.dport = 0;
-	switch (f->key.proto) {
-	case IPPROTO_GRE:
-		return room < 8 ? REASON_MALFORMED : parse_gre(f);
+		return f->key.family == 6 ? parse_icmp(f, 128, 129) : REASON_NOT_ECHO;
 	case IPPROTO_SCTP:
 	case IPPROTO_DCCP:
 	case IPPROTO_UDPLITE:
 	case IPPROTO_ESP:		/* ports, or the SPI */
-		if (room < 8 || !within(f, f->l4, 8))
-			return REASON_MALFORMED;
-		f->key.sport = ((__u16 *)f->l4)[0];
-		f->key.dport = ((__u16 *)f->l4)[1];
+		return f->l4_len < 8 ? REASON_MALFORMED : REASON_HIT;
+	case IPPROTO_GRE:
+		*ports_of(&f->key) = gre_ports(f);
+		return f->l4_len < 8 ? REASON_MALFORMED : REASON_HIT;
 	}
+	*ports_of(&f->key) = 0;
 	return REASON_HIT;
 }
 
+/* Both families: fields are taken before the first check, for what is set behind one
+ * costs the way of a hit a move for every check that may fail before. */
 static __always_inline enum reason parse_ipv4(struct frame *f)
 {
 	struct iphdr *ip = f->l3;
-	__u32 *w = f->l3;
+	word *w = f->l3;
 
-	if (!within(f, ip, sizeof(*ip)))
-		return REASON_MALFORMED;
+	f->l3_len = wire16(ip->tot_len);
+	f->l4_len = f->l3_len - sizeof(*ip);
+	f->tos = ip->tos;
+	f->label = 0;
+	f->key.family = 4;
+	f->key.proto = ip->protocol;
+	f->key.zero = 0;
+	*addresses_of(&f->key) = *(dword *)(w + 3);
+	*ports_of(&f->key) = *(word *)f->l4;
 	if (*(__u8 *)ip != 0x45)
 		return ip->version == 4 && ip->ihl > 5 ? REASON_IP_OPTIONS : REASON_MALFORMED;
-	f->l3_len = wire16(ip->tot_len);
-	if (f->l3_len < sizeof(*ip) || f->l3_len > f->len - ETH_HLEN)
+	if (f->l4_len > f->len - (__u32)(ETH_HLEN + sizeof(*ip)))	/* or under 0 */
 		return REASON_MALFORMED;
-	if (csum_fold((__u64)w[0] + w[1] + w[2] + w[3] + w[4]) != 0xffff)
+	if (!csum_valid((__u64)w[0] + w[1] + w[2] + w[3] + w[4]))
 		return REASON_BAD_CHECKSUM;
 	if (ip->frag_off & wire16(0xffff & ~DF))	/* reserved bit, MF, offset */
 		return REASON_FRAGMENT;
 	if (ip->ttl <= 1)
 		return REASON_TTL;
-	f->tos = ip->tos;
-	f->label = 0;
-	f->key.family = 4;
-	f->key.proto = ip->protocol;
-	f->key.saddr = ip->saddr;
-	f->key.daddr = ip->daddr;
-	f->l4 = ip + 1;
-	return parse_l4(f, f->l3_len - sizeof(*ip));
+	return parse_l4(f);
 }
 
 /* Headers that stand between IPv6 and L4 (IANA "IPv6 Extension Header Types"). */
@@ -163,26 +147,15 @@ static __always_inline int is_extension(__u8 next)
 static __always_inline enum reason parse_ipv6(struct frame *f)
 {
 	struct ipv6hdr *ip = f->l3;
-	__u32 *w = f->l3, room;
+	word *w = f->l3;
 
-	if (!within(f, ip, sizeof(*ip)))
-		return REASON_MALFORMED;
-	if (ip->version != 6)
-		return REASON_MALFORMED;
-	room = wire16(ip->payload_len);
-	f->l3_len = room + sizeof(*ip);
-	if (!room || f->l3_len > f->len - ETH_HLEN)	/* 0: a jumbogram, RFC 2675 */
-		return REASON_MALFORMED;
-	if (ip->nexthdr == 44)
-		return REASON_FRAGMENT;
-	if (is_extension(ip->nexthdr))
-		return REASON_EXTENSION_HEADER;
-	if (ip->hop_limit <= 1)
-		return REASON_TTL;
+	f->l4_len = wire16(ip->payload_len);
+	f->l3_len = f->l4_len + sizeof(*ip);
 	f->label = w[0] & __builtin_bswap32(0x000fffff);
 	f->tos = __builtin_bswap32(w[0]) >> 20;
 	f->key.family = 6;
 	f->key.proto = ip->nexthdr;
+	f->key.zero = 0;
 	f->key.saddr = w[5];
 	f->key.daddr = w[9];
 	f->in6.saddr[0] = w[2];
@@ -191,37 +164,55 @@ static __always_inline enum reason parse_ipv6(struct frame *f)
 	f->in6.daddr[0] = w[6];
 	f->in6.daddr[1] = w[7];
 	f->in6.daddr[2] = w[8];
-	f->l4 = ip + 1;
-	return parse_l4(f, room);
+	*ports_of(&f->key) = *(word *)f->l4;
+	if (ip->version != 6)
+		return REASON_MALFORMED;
+	if (!f->l4_len || f->l3_len > f->len - ETH_HLEN)	/* 0: a jumbogram, RFC 2675 */
+		return REASON_MALFORMED;
+	if (ip->nexthdr == 44)
+		return REASON_FRAGMENT;
+	if (is_extension(ip->nexthdr))
+		return REASON_EXTENSION_HEADER;
+	if (ip->hop_limit <= 1)
+		return REASON_TTL;
+	return parse_l4(f);
 }
 
-/* HIT: an IP packet for this host; f->eth->h_proto says which. */
+/* HIT: an IP packet for this host; ether_type() says which. */
 static __always_inline enum reason parse_ethernet(struct frame *f)
 {
+	__u32 type;
+
 	f->eth = f->data;
 	if (!within(f, f->eth, ETH_HLEN))
 		return REASON_MALFORMED;
-	f->l3 = f->eth + 1;
-	switch (f->eth->h_proto) {
-	case __builtin_bswap16(ETH_P_IP):
+	type = ether_type(f);
+	if (mostly(type == __builtin_bswap16(ETH_P_IP)))
+		goto ip;
+	forget(type);
+	switch (type) {
 	case __builtin_bswap16(ETH_P_IPV6):
-		return f->eth->h_dest[0] & 1 ? REASON_NOT_HOST : REASON_HIT;
+		goto ip;
 	case __builtin_bswap16(ETH_P_8021Q):
 	case __builtin_bswap16(ETH_P_AD):
 		return REASON_VLAN_TAG;
 	}
 	return REASON_NOT_IP;
+ip:
+	return f->eth->h_dest[0] & 1 ? REASON_NOT_HOST : REASON_HIT;
 }
 
 static __always_inline enum reason parse(struct frame *f)
 {
 	enum reason reason = parse_ethernet(f);
+	__u8 family;
 
 	if (reason)
 		return reason;
-	if (f->eth->h_proto == __builtin_bswap16(ETH_P_IP))
-		return parse_ipv4(f);
-	return parse_ipv6(f);
+	family = ether_type(f) == __builtin_bswap16(ETH_P_IP) ? 4 : 6;
+	if (!frame_headers(f, family))
+		return REASON_RUNT;
+	return family == 4 ? parse_ipv4(f) : parse_ipv6(f);
 }
 
 #endif

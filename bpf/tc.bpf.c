@@ -23,10 +23,7 @@ static __always_inline void point(struct frame *f, struct __sk_buff *skb)
 static __always_inline int again(struct frame *f, struct __sk_buff *skb)
 {
 	point(f, skb);
-	f->eth = f->data;
-	f->l3 = f->data + ETH_HLEN;
-	f->l4 = f->l3 + (f->key.family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
-	return within(f, f->l4, 0);
+	return frame_headers(f, f->key.family);
 }
 
 /* What XDP cannot see, then the frame itself. */
@@ -107,11 +104,11 @@ static __always_inline int repeat(struct __sk_buff *skb, struct sk_buff *k, stru
 		if (bpf_skb_change_tail(skb, ETH_HLEN + f->l3_len, 0))
 			return leave(c, REASON_MALFORMED, NEXT);
 		if (!again(f, skb))
-			return leave(c, REASON_MALFORMED, NEXT);
+			return leave(c, REASON_RUNT, NEXT);
 	}
 	flow_count(s, f, packets, f->l3_len);
 	before = *(__u16 *)f->l3;
-	edit_headers(f, &rw);
+	edit(f, &rw, 0);
 	after = *(__u16 *)f->l3;
 	if (rw.flags & SLOT_NAT)
 		edit_l4_sum_skb(skb, k, f, &rw);

@@ -8,19 +8,6 @@
 #include "flow.h"
 #include "edit.h"
 
-/* Linear part back into the frame after a helper moved it; sizes were checked before. */
-static __always_inline int again(struct xdp_md *ctx, struct frame *f)
-{
-	__u32 ip = f->key.family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
-
-	f->data = (void *)(long)ctx->data;
-	f->end = (void *)(long)ctx->data_end;
-	f->eth = f->data;
-	f->l3 = f->data + ETH_HLEN;
-	f->l4 = f->l3 + ip;
-	return within(f, f->l4, 0);
-}
-
 /* TC ingress must look at this packet too. */
 static __always_inline void mark(struct xdp_md *ctx)
 {
@@ -58,11 +45,16 @@ static __noinline enum reason claim_aside(const struct flow *w)
 	return ctl.threshold <= 1 ? REASON_LEARNING : REASON_BELOW_THRESHOLD;
 }
 
-static __always_inline int punt(struct xdp_md *ctx, struct tally *c, enum reason reason)
+static __always_inline int out(const struct frame *f, enum reason reason, int verdict)
+{
+	return leave(tally_of(STAGE_XDP, f->key.port), reason, verdict);
+}
+
+static __always_inline int punt(struct xdp_md *ctx, const struct frame *f, enum reason reason)
 {
 	if (is_due(reason) || reason == REASON_TC_WAY)
 		mark(ctx);
-	return leave(c, reason, XDP_PASS);
+	return out(f, reason, XDP_PASS);
 }
 
 enum { BULK = 16 };	/* DEV_MAP_BULK_SIZE */
@@ -87,69 +79,69 @@ static __always_inline int poll_goes_on(struct slot *s)
 }
 
 /* `family` is a constant: the two copies of this function do without the other's work. */
-static __always_inline int way(struct xdp_md *ctx, struct frame *f, struct tally *c, const __u8 family)
+static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 family)
 {
-	enum reason reason = family == 4 ? parse_ipv4(f) : parse_ipv6(f);
-	struct rewrite rw = {};
+	enum reason reason;
+	struct rewrite rw;
 	struct place at;
 	struct slot *s;
 	__u32 tx_index;
 
-	if (rarely(reason == REASON_TCP_CLOSE || reason == REASON_TCP_SYN)) {
-		struct closing closing = closing_of(f, reason);
-
-		reason = close_aside(&closing);
-		return leave(c, reason, reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
-	}
 	/* the rest of a long frame is in fragments, which TC need not care about */
-	if (rarely(reason == REASON_MALFORMED) && bpf_xdp_get_buff_len(ctx) > f->len)
-		return punt(ctx, c, REASON_TC_WAY);
-	if (rarely(reason))
-		return leave(c, reason, XDP_PASS);
+	if (rarely(!frame_headers(f, family)))
+		return punt(ctx, f, bpf_xdp_get_buff_len(ctx) > f->len ? REASON_TC_WAY : REASON_RUNT);
+	reason = family == 4 ? parse_ipv4(f) : parse_ipv6(f);
+	if (rarely(reason)) {
+		if (reason == REASON_TCP_CLOSE || reason == REASON_TCP_SYN) {
+			struct closing closing = closing_of(f, reason);
+
+			reason = close_aside(&closing);
+			return out(f, reason, reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
+		}
+		if (reason == REASON_MALFORMED && bpf_xdp_get_buff_len(ctx) > f->len)
+			reason = REASON_TC_WAY;
+		return punt(ctx, f, reason);
+	}
 	if (f->key.proto == IPPROTO_TCP && ctl.tcp_off)
-		return leave(c, REASON_TCP_OFF, XDP_PASS);
+		return out(f, REASON_TCP_OFF, XDP_PASS);
 	s = flow_find(&f->key, &f->in6, &at);
 	if (rarely(!s)) {
 		struct flow flow = { .key = f->key, .in6 = f->in6 };
 
-		return punt(ctx, c, claim_aside(&flow));
+		return punt(ctx, f, claim_aside(&flow));
 	}
-	reason = flow_check(s, f);
-	if (rarely(reason == REASON_LEASE_ENDED) && !flow_differs(s, f) && s->flags & SLOT_XDP && poll_goes_on(s))
-		reason = REASON_HIT;
-	if (rarely(reason))
-		return punt(ctx, c, flow_slow(s, f, reason));
-	if (rarely(!(s->flags & SLOT_XDP)))
-		return punt(ctx, c, REASON_TC_WAY);
+	if (rarely(!flow_good(s, f))) {
+		reason = flow_check(s, f);
+		if (reason && (reason != REASON_LEASE_ENDED || flow_differs(s, f) || !(s->flags & SLOT_XDP) || !poll_goes_on(s)))
+			return punt(ctx, f, flow_slow(s, f, reason));
+		if (!(s->flags & SLOT_XDP))
+			return punt(ctx, f, REASON_TC_WAY);
+	}
 	if (rarely(f->l3_len > s->mtu)) {
 		flow_evidence(s, f);
 		s->why = REASON_OVER_MTU;
-		return leave(c, REASON_OVER_MTU, XDP_PASS);
+		return out(f, REASON_OVER_MTU, XDP_PASS);
 	}
 	rewrite_copy(&rw, s);
 	tx_index = s->tx;
 	if (rarely(flow_torn(s, &at)))
-		return leave(c, REASON_BUSY, XDP_PASS);
-
-	/* Padding or a trailer: the kernel would not forward it (pskb_trim_rcsum in ip_rcv_core) */
-	if (rarely(f->len > ETH_HLEN + f->l3_len) &&
-	    (bpf_xdp_adjust_tail(ctx, (int)(ETH_HLEN + f->l3_len - f->len)) || !again(ctx, f)))
-		return leave(c, REASON_MALFORMED, XDP_PASS);
+		return out(f, REASON_BUSY, XDP_PASS);
 	/* an egress that went this very moment: nothing is written yet */
 	if (rarely(bpf_redirect_map(&tx, tx_index, 0) != XDP_REDIRECT))
-		return punt(ctx, c, REASON_TC_WAY);
-	edit_headers(f, &rw);
-	if (rw.flags & SLOT_NAT)
-		edit_l4_sum(f, &rw);
+		return punt(ctx, f, REASON_TC_WAY);
+	edit(f, &rw, 1);
 	flow_count(s, f, 1, f->l3_len);
-	return leave(c, REASON_HIT, XDP_REDIRECT);
+	/* Padding or a trailer: the kernel would not forward it (pskb_trim_rcsum in ip_rcv_core).
+	 * bpf_xdp_adjust_tail() refuses only what would cut into the Ethernet header. */
+	if (rarely(f->len > ETH_HLEN + f->l3_len) && bpf_xdp_adjust_tail(ctx, (int)(ETH_HLEN + f->l3_len - f->len)))
+		return out(f, REASON_MALFORMED, XDP_DROP);
+	return out(f, REASON_HIT, XDP_REDIRECT);
 }
 
 SEC("xdp.frags")
 int shunt_xdp(struct xdp_md *ctx)
 {
 	struct frame f;
-	struct tally *c = tally_of(STAGE_XDP, ctx->ingress_ifindex);
 	enum reason reason;
 
 	f.data = (void *)(long)ctx->data;
@@ -157,13 +149,11 @@ int shunt_xdp(struct xdp_md *ctx)
 	f.len = ctx->data_end - ctx->data;
 	f.key.port = ctx->ingress_ifindex;
 	if (rarely(ctl.paused))
-		return leave(c, REASON_PAUSED, XDP_PASS);
+		return out(&f, REASON_PAUSED, XDP_PASS);
 	reason = parse_ethernet(&f);
 	if (rarely(reason))
-		return leave(c, reason, XDP_PASS);
-	if (f.eth->h_proto == __builtin_bswap16(ETH_P_IP))
-		return way(ctx, &f, c, 4);
-	return way(ctx, &f, c, 6);
+		return out(&f, reason, XDP_PASS);
+	return ether_type(&f) == __builtin_bswap16(ETH_P_IP) ? way(ctx, &f, 4) : way(ctx, &f, 6);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -207,7 +207,7 @@ func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
 	if pinned != nil {
 		return nil
 	}
-	if err := p.writeControl(tcControl{Abi: uint32(ABIVersion), Gen: 1, BucketMask: uint32(o.Flows/int(tcAbiWAYS)) - 1, Secret: newSecret()}); err != nil {
+	if err := p.writeControl(tcControl{Abi: uint32(ABIVersion), Gen: 1, BucketMask: uint32(o.Flows/int(tcAbiWAYS)) - 1, Secret: newSecret(), Mix: random64() | 1}); err != nil {
 		return err
 	}
 	for name, m := range p.maps {
@@ -250,13 +250,17 @@ func loadObject(read func() (*ebpf.CollectionSpec, error), o Options, opts ebpf.
 }
 
 // newSecret keys the flow hash, so that nobody outside can aim at a bucket.
-func newSecret() (s [12]uint32) {
-	var b [48]byte
-	rand.Read(b[:])
+func newSecret() (s [10]uint64) {
 	for i := range s {
-		s[i] = binary.NativeEndian.Uint32(b[4*i:])
+		s[i] = random64()
 	}
 	return s
+}
+
+func random64() uint64 {
+	var b [8]byte
+	rand.Read(b[:])
+	return binary.NativeEndian.Uint64(b[:])
 }
 
 func (p *Plane) writeControl(c tcControl) error {

@@ -54,6 +54,7 @@ var table = map[string]meaning{
 		"tagged traffic stays on the kernel's way; untagged traffic of the same port is fast"},
 	"not_host": {"broadcast, multicast, or for another machine's MAC address", never, ""},
 	"ipsec":    {"came out of an IPsec tunnel; the kernel must check it against its policies", tracked, ""},
+	"runt":     {"ends before the 8 bytes behind its IP header, by which flows are told apart", never, ""},
 	"malformed": {"cut short, or its lengths contradict each other", never,
 		"if there are many, capture them on this port: some device upstream is broken"},
 	"bad_checksum": {"the IPv4 header checksum is wrong; the kernel drops such packets", never,

@@ -58,7 +58,7 @@ func linkFrames(b *bench) []punted {
 		{"service tag", "vlan_tag", tagged(0x88a8)},
 		{"broadcast", "not_host", with(in4, func(p *exercise.Packet) { p.To = net.HardwareAddr{255, 255, 255, 255, 255, 255} })},
 		{"multicast", "not_host", with(in4, func(p *exercise.Packet) { p.To = net.HardwareAddr{1, 0, 0x5e, 0, 0, 1} })},
-		{"IPv4 cut in its header", "malformed", u[:33]},
+		{"IPv4 cut in its header", "runt", u[:33]},
 		{"IPv4 version 5", "malformed", sealed(put8(u, 14, 0x55))},
 		{"IPv4 header of 16 bytes", "malformed", put8(u, 14, 0x44)},
 		{"IPv4 shorter than its header", "malformed", sealed(put16(u, 16, 19))},
@@ -79,7 +79,7 @@ func header6Frames(b *bench) []punted {
 	in6, _ := b.udp6()
 	u := in6.Bytes()
 	cases := []punted{
-		{"IPv6 cut in its header", "malformed", u[:53]},
+		{"IPv6 cut in its header", "runt", u[:53]},
 		{"IPv6 version 4", "malformed", put8(u, 14, 0x40)},
 		{"IPv6 longer than the frame", "malformed", put16(u, 18, uint16(len(u)-54+1))},
 		{"jumbogram", "malformed", put16(u, 18, 0)},
@@ -111,18 +111,19 @@ func transportFrames(b *bench) []punted {
 		return sealed(put8(f, 23, proto))
 	}
 	return []punted{
-		{"UDP cut", "malformed", sealed(put16(udp, 16, 27))[:41]},
+		{"UDP cut", "runt", sealed(put16(udp, 16, 27))[:41]},
+		{"GRE of 7 bytes", "runt", raw(47, 7)},
 		{"UDP length below 8", "malformed", put16(udp, 38, 7)},
 		{"UDP longer than IP", "malformed", put16(udp, 38, uint16(len(udp)-34+1))},
 		{"TCP cut", "malformed", sealed(put16(tcp, 16, 39))[:53]},
 		{"TCP header of 16 bytes", "malformed", put8(tcp, 46, 0x40)},
 		{"TCP header longer than IP", "malformed", put8(tcp, 46, 0xf0)},
-		{"ICMP cut", "malformed", raw(1, 7)},
-		{"GRE cut", "malformed", raw(47, 7)},
-		{"SCTP cut", "malformed", raw(132, 7)},
-		{"DCCP cut", "malformed", raw(33, 7)},
-		{"UDP-Lite cut", "malformed", raw(136, 7)},
-		{"ESP cut", "malformed", raw(50, 7)},
+		{"ICMP cut", "malformed", append(raw(1, 7), 0)},
+		{"GRE cut", "malformed", append(raw(47, 7), 0)},
+		{"SCTP cut", "malformed", append(raw(132, 7), 0)},
+		{"DCCP cut", "malformed", append(raw(33, 7), 0)},
+		{"UDP-Lite cut", "malformed", append(raw(136, 7), 0)},
+		{"ESP cut", "malformed", append(raw(50, 7), 0)},
 		{"ICMP unreachable", "not_echo", icmp(u, 1, 3)},
 		{"ICMP timestamp", "not_echo", icmp(u, 1, 13)},
 		{"ICMP echo with a code", "not_echo", put8(icmp(u, 1, 8), 35, 1)},

@@ -29,6 +29,7 @@ paused               xdp tc-ingress
 not_ip               xdp tc-ingress
 vlan_tag             xdp tc-ingress
 not_host             xdp tc-ingress
+runt                 xdp tc-ingress
 malformed            xdp tc-ingress
 bad_checksum         xdp tc-ingress
 ip_options           xdp tc-ingress

@@ -51,7 +51,7 @@ func (b *bench) bases() []rewrite {
 		add("ESP", raw(p, 50, "spi!\x00\x00\x00\x01secret"))
 		add("SCTP", raw(p, 132, "\x10\x00\x20\x00tag!crc!chunks"))
 		add("unknown protocol", raw(p, 200, "anything"))
-		add("unknown protocol without a byte", raw(p, 201, "\x00"))
+		add("unknown protocol of 8 bytes", raw(p, 201, "\x00\x01\x02\x03\x04\x05\x06\x07"))
 	}
 	return all
 }
@@ -107,6 +107,27 @@ func TestRewrites(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRunt: a packet with less than 8 bytes behind its IP header, but in a frame that was
+// filled up. TC cuts the filling off first, and leaves what is left to the kernel.
+func TestRunt(t *testing.T) {
+	b := open(t, exercise.Options{})
+	in, _ := b.udp4()
+	in.Proto, in.Payload = 201, []byte{1}
+	out := b.routed(in)
+	b.arm(t, in, out)
+	in.Trailer = make([]byte, 25)
+	b.counts(t, "xdp hit", func() { b.repeated(t, in, out) })
+	b.counts(t, "tc-ingress runt", func() {
+		o, err := b.Ingress(b.LANIndex, in.Bytes(), exercise.Buffer{})
+		check(t, err)
+		if o.Verdict != exercise.TCNext {
+			t.Errorf("TC verdict %#x", o.Verdict)
+		}
+		in.Trailer = nil
+		same(t, "after TC ingress", o.Frame, in.Bytes())
+	})
 }
 
 // arm empties the table and puts in what a pair of packets teaches.

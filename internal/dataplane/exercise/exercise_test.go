@@ -92,9 +92,9 @@ func (r *Rig) full(k Key, w Words) bool {
 
 // TestHashIsKeyed: another secret, other places.
 func TestHashIsKeyed(t *testing.T) {
-	a := Hash{Secret: [12]uint32{1, 2, 3, 4}, Mask: 1<<20 - 1}
+	a := Hash{Secret: [10]uint64{1 << 40, 2 << 40, 3 << 40, 4 << 40}, Mask: 1<<20 - 1}
 	b := a
-	b.Secret[0]++
+	b.Secret[0] += 1 << 35
 	same := 0
 	for i := range uint32(1000) {
 		k := Key{Saddr: i, Daddr: ^i, Family: 4}

@@ -12,9 +12,9 @@ import (
 // Key is struct flow_key of bpf/abi.h. Addresses and ports are as on the wire: [Word]
 // and [Wire16] make them.
 type Key struct {
-	Port         uint32
 	Saddr, Daddr uint32
 	Sport, Dport uint16
+	Port         uint32
 	Proto        uint8
 	Family       uint8
 	Zero         uint16
@@ -34,10 +34,10 @@ type Slot struct {
 	Mtu              uint16
 	Why, TcpScale    uint8
 	Count, Seen      uint32
-	DmacOut, SmacOut [6]byte
 	Saddr, Daddr     uint32
 	Sport, Dport     uint16
 	L3Delta, L4Delta uint16
+	DmacOut, SmacOut [6]byte
 	Oif              uint32
 	Tx, TcpWnd       uint16
 	TcpSeq, TcpAck   uint32
@@ -71,7 +71,9 @@ type Control struct {
 	Abi, Paused, Gen, Threshold, Idle uint32
 	Lease, LeaseLive, Beat, BeatMax   uint32
 	BucketMask, TcpOff, Hz, NoMarks   uint32
-	Secret                            [12]uint32
+	Pad                               uint32
+	Secret                            [10]uint64
+	Mix                               uint64
 }
 
 // Place is where a slot is.
