@@ -22,6 +22,7 @@ enum abi {
 	MAX_PORTS = 256,	/* attached interfaces, and rows of counters per stage */
 	SIGHTINGS = 32,		/* sighted packets under way per CPU */
 	SLOT_SIZE = 192,	/* three cache lines; IPv4 hits touch two */
+	BUCKETS = 16,		/* in the object; the daemon makes the table as large as it is told to */
 };
 
 /*
@@ -223,11 +224,9 @@ struct control {
 	__u32 lease_live;		/* jiffies, while it beats */
 	__u32 beat;			/* jiffies of its last heartbeat */
 	__u32 beat_max;			/* jiffies after which it counts as dead */
-	__u32 bucket_mask;
 	__u32 tcp_off;
 	__u32 hz;
 	__u32 no_marks;			/* a driver keeps no XDP metadata: TC ingress judges for itself */
-	__u32 pad;
 	__u64 secret[10];		/* keys of the flow hash, random per start from nothing */
 	__u64 mix;			/* odd: its multiplier for the second choice */
 };

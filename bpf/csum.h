@@ -19,13 +19,12 @@ static __always_inline __u16 csum_fold(__u64 sum)
 	return sum;
 }
 
-/* Is the ones' complement sum of a few 32-bit words all ones? One fold to 16 bits
- * leaves at most a carry, so there are two numbers that mean yes. */
+/* Does the sum of a header, which is not 0, fold to all ones: is it a multiple of 65535?
+ * Times the inverse of 65535 modulo 2^64 its multiples, and no others, are the numbers
+ * up to 2^64 / 65535 (Granlund and Montgomery, "Division by Invariant Integers", 9). */
 static __always_inline int csum_valid(__u64 sum)
 {
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return sum == 0xffff || sum == 0x1fffe;
+	return sum * 0xfffefffefffeffffull <= 0xffffffffffffffffull / 0xffff;
 }
 
 /* Contribution of one 32-bit word that changes from `old` to `new`. */

@@ -20,15 +20,15 @@ struct rewrite {
 	__u16 l3_delta, l4_delta;
 	__u8 mac[12];		/* destination, source */
 	__u8 flags, dscp;
-	struct flow_words out6;	/* IPv6 with NAT only */
+	struct flow_words out6;	/* IPv6 only */
 };
 
-static __always_inline void rewrite_copy(struct rewrite *rw, const struct slot *s)
+static __always_inline void rewrite_copy(struct rewrite *rw, const struct slot *s, __u8 family)
 {
 	__builtin_memcpy(rw, &s->saddr, 28);	/* up to smac_out: same order in both */
 	rw->flags = s->flags;
 	rw->dscp = s->dscp_out;
-	if (s->key.family == 6 && s->flags & SLOT_NAT)
+	if (family == 6)
 		rw->out6 = s->out6;
 }
 _Static_assert(__builtin_offsetof(struct rewrite, flags) == 28, "rewrite");

@@ -59,13 +59,21 @@ static __always_inline __u64 flow_hash(const struct flow_key *k, const struct fl
 	return h;
 }
 
-/* Either of the two choices. The upper half of the sum is the hash; the second choice
+static __always_inline struct bucket *bucket_at(__u32 n)
+{
+	void *table = (void *)flows;
+
+	forget(table);		/* that it had BUCKETS buckets when it was compiled */
+	return table + (__u64)(n & bucket_mask) * sizeof(struct bucket);
+}
+
+/* Either of the two choices, to be masked. The upper half of the sum is the hash; the second choice
  * takes in the lower one too, or keys that share a bucket would share both. */
 static __always_inline __u32 flow_bucket(__u64 h, int choice)
 {
 	if (choice)
 		h = (h ^ h >> 29) * ctl.mix;
-	return h >> 32 & ctl.bucket_mask;
+	return h >> 32;
 }
 
 /* The key is put together in registers (little endian): a wide load of what was just
@@ -92,11 +100,9 @@ static __always_inline int same_flow(const struct slot *s, const struct flow_key
 static __always_inline struct slot *flow_look(__u32 bucket, const struct flow_key *k,
 					      const struct flow_words *w, struct place *at)
 {
-	struct bucket *b = bpf_map_lookup_elem(&flows, &bucket);
+	struct bucket *b = bucket_at(bucket);
 	struct slot *s;
 
-	if (!b)
-		return 0;
 	/* fetch line 1 beside line 0: what follows waits for line 0 and would fill the
 	 * scheduler before the processor gets as far as the rewrite */
 	(void)OUR(b->way[0].packets);
@@ -178,11 +184,9 @@ static __always_inline struct slot *flow_claim(const struct flow_key *k, const s
 
 	for (int choice = 0; choice < 2; choice++) {
 		__u32 bucket = flow_bucket(h, choice), n = 0;
-		struct bucket *b = bpf_map_lookup_elem(&flows, &bucket);
+		struct bucket *b = bucket_at(bucket);
 		struct slot *s = 0;
 
-		if (!b)
-			return 0;
 		for (int way = WAYS - 1; way >= 0; way--) {
 			if (!flow_free(&b->way[way], now))
 				continue;
@@ -244,13 +248,13 @@ static __always_inline enum reason flow_check(const struct slot *s, const struct
 }
 
 /* May XDP use the entry for this packet now? In few steps: why not is flow_check()'s. */
-static __always_inline int flow_good(const struct slot *s, const struct frame *f)
+static __always_inline int flow_good(const struct slot *s, const struct frame *f, __u32 now)
 {
 	const __u32 want = SLOT_ARMED | SLOT_XDP << 8 | (f->tos & 0xfc) << 16;
 	const void *mac = f->eth, *in = s->dmac_in;
 
 	return !((*(word *)&s->state ^ want) & (0xff | SLOT_XDP << 8 | 0xff << 16)) &&
-	       s->gen == ctl.gen && before(now_jiffies(), s->lease) &&
+	       s->gen == ctl.gen && before(now, s->lease) &&
 	       *(dword *)mac == *(dword *)in && *(word *)(mac + 8) == *(word *)(in + 8) &&
 	       (f->key.family == 4 || f->label == s->label_in);
 }

@@ -2,7 +2,7 @@
 /*
  * maps.h: all maps, each with its writers and readers. All of them are pinned, so
  * the data path goes on without the daemon, and a new daemon finds it as it was.
- * Sizes of `flows` and `counters` are set at load time (internal/dataplane).
+ * The size of `flows` is set at load time (internal/dataplane).
  */
 #ifndef SHUNT_MAPS_H
 #define SHUNT_MAPS_H
@@ -15,15 +15,14 @@ volatile struct control ctl SEC(".data.control");
 
 /* The flow table: buckets of two slots, each key has two buckets (two choices).
  * TC ingress claims slots, TC egress learns into them, any stage closes them; XDP
- * and TC ingress repeat from them; the daemon only reads. A plain array, so that the
- * look-up is address arithmetic and the memory is bounded and allocated once. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);	/* also what aligns the slots to cache lines */
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, struct bucket);
-} flows SEC(".maps");
+ * and TC ingress repeat from them; the daemon only reads. One global variable (a map
+ * with one value), so that a look-up is address arithmetic and no call, for which a
+ * program would have to put aside what it holds in registers; the memory is bounded
+ * and allocated once. The verifier takes offsets below 512 MB (BPF_MAX_VAR_OFF). */
+struct bucket flows[BUCKETS] SEC(".data.flows");
+
+/* Buckets less one: a power of two less one. */
+const volatile __u32 bucket_mask = BUCKETS - 1;
 
 /* TC ingress writes, TC egress reads, on the same CPU. */
 struct {

@@ -5,7 +5,10 @@
  * (RFC 1812 5.2.2 and 5.3, RFC 8200 3; ip_rcv_core(), ip6_rcv_core(), ip_forward()
  * and the protocols' nf_conntrack error checks). Writes nothing.
  *
- * REASON_HIT (0) means: a packet that may be repeated if its flow is armed.
+ * REASON_HIT (0) means: a packet that may be repeated if its flow is armed. The parse_
+ * functions judge and take lengths alone, the key_ functions take the rest: whatever is
+ * taken between two checks would be moved about at each of them, since their ways out
+ * meet in one place.
  */
 #ifndef SHUNT_PARSE_H
 #define SHUNT_PARSE_H
@@ -54,7 +57,7 @@ static __always_inline enum reason parse_udp(const struct frame *f)
 
 /* Echo only; everything else speaks about other flows or to routers. The type and
  * code are part of the key: requests and replies are flows of their own. */
-static __always_inline enum reason parse_icmp(struct frame *f, __u8 request, __u8 reply)
+static __always_inline enum reason parse_icmp(const struct frame *f, __u8 request, __u8 reply)
 {
 	struct icmp_echo *icmp = f->l4;
 
@@ -62,7 +65,6 @@ static __always_inline enum reason parse_icmp(struct frame *f, __u8 request, __u
 		return REASON_MALFORMED;
 	if ((icmp->type != request && icmp->type != reply) || icmp->code)
 		return REASON_NOT_ECHO;
-	*ports_of(&f->key) = icmp->id | (__u32)*(__u16 *)icmp << 16;
 	return REASON_HIT;
 }
 
@@ -76,10 +78,8 @@ static __always_inline __u32 gre_ports(const struct frame *f)
 	return (flags & (GRE_KEY | GRE_SUM)) == GRE_KEY ? ((word *)gre)[1] : 0;
 }
 
-static __always_inline enum reason parse_l4(struct frame *f)
+static __always_inline enum reason parse_l4(const struct frame *f, const __u8 family, __u32 proto)
 {
-	__u32 proto = f->key.proto;
-
 	if (proto == IPPROTO_UDP)
 		return parse_udp(f);
 	forget(proto);
@@ -88,49 +88,85 @@ static __always_inline enum reason parse_l4(struct frame *f)
 	forget(proto);
 	switch (proto) {
 	case IPPROTO_ICMP:
-		return f->key.family == 4 ? parse_icmp(f, 8, 0) : REASON_NOT_ECHO;
+		return family == 4 ? parse_icmp(f, 8, 0) : REASON_NOT_ECHO;
 	case IPPROTO_ICMPV6:
-		return f->key.family == 6 ? parse_icmp(f, 128, 129) : REASON_NOT_ECHO;
+		return family == 6 ? parse_icmp(f, 128, 129) : REASON_NOT_ECHO;
 	case IPPROTO_SCTP:
 	case IPPROTO_DCCP:
 	case IPPROTO_UDPLITE:
-	case IPPROTO_ESP:		/* ports, or the SPI */
-		return f->l4_len < 8 ? REASON_MALFORMED : REASON_HIT;
+	case IPPROTO_ESP:
 	case IPPROTO_GRE:
-		*ports_of(&f->key) = gre_ports(f);
 		return f->l4_len < 8 ? REASON_MALFORMED : REASON_HIT;
 	}
-	*ports_of(&f->key) = 0;
 	return REASON_HIT;
 }
 
-/* Both families: fields are taken before the first check, for what is set behind one
- * costs the way of a hit a move for every check that may fail before. */
+/* What tells flows of a protocol apart: ports, or the SPI. */
+static __always_inline __u32 key_ports(const struct frame *f, __u32 proto)
+{
+	const struct icmp_echo *icmp = f->l4;
+
+	if (mostly(proto == IPPROTO_UDP || proto == IPPROTO_TCP))
+		return *(word *)f->l4;
+	forget(proto);
+	switch (proto) {
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
+		return icmp->id | (__u32)*(__u16 *)icmp << 16;
+	case IPPROTO_SCTP:
+	case IPPROTO_DCCP:
+	case IPPROTO_UDPLITE:
+	case IPPROTO_ESP:
+		return *(word *)f->l4;
+	case IPPROTO_GRE:
+		return gre_ports(f);
+	}
+	return 0;
+}
+
+/* Which of the checks of parse_ipv4() it was. */
+static __always_inline enum reason why_not_ipv4(const struct frame *f, __u32 room)
+{
+	struct iphdr *ip = f->l3;
+
+	if (ip->version != 4 || ip->ihl < 5)
+		return REASON_MALFORMED;
+	if (ip->ihl > 5)
+		return REASON_IP_OPTIONS;
+	if (f->l4_len > room)
+		return REASON_MALFORMED;
+	if (ip->frag_off & wire16(0xffff & ~DF))	/* reserved bit, MF, offset */
+		return REASON_FRAGMENT;
+	return ip->ttl <= 1 ? REASON_TTL : REASON_BAD_CHECKSUM;
+}
+
 static __always_inline enum reason parse_ipv4(struct frame *f)
 {
 	struct iphdr *ip = f->l3;
 	word *w = f->l3;
 
-	f->l3_len = wire16(ip->tot_len);
-	f->l4_len = f->l3_len - sizeof(*ip);
+	const __u32 room = f->len - (__u32)(ETH_HLEN + sizeof(*ip));
+
+	f->l3_len = (__u16)__builtin_bswap32(w[0]);
+	f->l4_len = f->l3_len - sizeof(*ip);	/* may be under 0, and so over any room */
+	if (rarely((__u8)w[0] != 0x45 || f->l4_len > room || !csum_valid((__u64)w[0] + w[1] + w[2] + w[3] + w[4]) ||
+		   ip->frag_off & wire16(0xffff & ~DF) || ip->ttl <= 1))
+		return why_not_ipv4(f, room);
+	return parse_l4(f, 4, ip->protocol);
+}
+
+static __always_inline void key_ipv4(struct frame *f)
+{
+	struct iphdr *ip = f->l3;
+	word *w = f->l3;
+
 	f->tos = ip->tos;
 	f->label = 0;
 	f->key.family = 4;
 	f->key.proto = ip->protocol;
 	f->key.zero = 0;
 	*addresses_of(&f->key) = *(dword *)(w + 3);
-	*ports_of(&f->key) = *(word *)f->l4;
-	if (*(__u8 *)ip != 0x45)
-		return ip->version == 4 && ip->ihl > 5 ? REASON_IP_OPTIONS : REASON_MALFORMED;
-	if (f->l4_len > f->len - (__u32)(ETH_HLEN + sizeof(*ip)))	/* or under 0 */
-		return REASON_MALFORMED;
-	if (!csum_valid((__u64)w[0] + w[1] + w[2] + w[3] + w[4]))
-		return REASON_BAD_CHECKSUM;
-	if (ip->frag_off & wire16(0xffff & ~DF))	/* reserved bit, MF, offset */
-		return REASON_FRAGMENT;
-	if (ip->ttl <= 1)
-		return REASON_TTL;
-	return parse_l4(f);
+	*ports_of(&f->key) = key_ports(f, ip->protocol);
 }
 
 /* Headers that stand between IPv6 and L4 (IANA "IPv6 Extension Header Types"). */
@@ -147,10 +183,27 @@ static __always_inline int is_extension(__u8 next)
 static __always_inline enum reason parse_ipv6(struct frame *f)
 {
 	struct ipv6hdr *ip = f->l3;
-	word *w = f->l3;
 
 	f->l4_len = wire16(ip->payload_len);
 	f->l3_len = f->l4_len + sizeof(*ip);
+	if (ip->version != 6)
+		return REASON_MALFORMED;
+	if (!f->l4_len || f->l3_len > f->len - ETH_HLEN)	/* 0: a jumbogram, RFC 2675 */
+		return REASON_MALFORMED;
+	if (ip->nexthdr == 44)
+		return REASON_FRAGMENT;
+	if (is_extension(ip->nexthdr))
+		return REASON_EXTENSION_HEADER;
+	if (ip->hop_limit <= 1)
+		return REASON_TTL;
+	return parse_l4(f, 6, ip->nexthdr);
+}
+
+static __always_inline void key_ipv6(struct frame *f)
+{
+	struct ipv6hdr *ip = f->l3;
+	word *w = f->l3;
+
 	f->label = w[0] & __builtin_bswap32(0x000fffff);
 	f->tos = __builtin_bswap32(w[0]) >> 20;
 	f->key.family = 6;
@@ -164,55 +217,43 @@ static __always_inline enum reason parse_ipv6(struct frame *f)
 	f->in6.daddr[0] = w[6];
 	f->in6.daddr[1] = w[7];
 	f->in6.daddr[2] = w[8];
-	*ports_of(&f->key) = *(word *)f->l4;
-	if (ip->version != 6)
-		return REASON_MALFORMED;
-	if (!f->l4_len || f->l3_len > f->len - ETH_HLEN)	/* 0: a jumbogram, RFC 2675 */
-		return REASON_MALFORMED;
-	if (ip->nexthdr == 44)
-		return REASON_FRAGMENT;
-	if (is_extension(ip->nexthdr))
-		return REASON_EXTENSION_HEADER;
-	if (ip->hop_limit <= 1)
-		return REASON_TTL;
-	return parse_l4(f);
+	*ports_of(&f->key) = key_ports(f, ip->nexthdr);
 }
 
-/* HIT: an IP packet for this host; ether_type() says which. */
-static __always_inline enum reason parse_ethernet(struct frame *f)
+/* Not IP: what else? */
+static __always_inline enum reason why_not_ip(__u32 type)
 {
+	return type == wire16(ETH_P_8021Q) || type == wire16(ETH_P_AD) ? REASON_VLAN_TAG : REASON_NOT_IP;
+}
+
+static __always_inline int is_group(const struct frame *f)
+{
+	return f->eth->h_dest[0] & 1;
+}
+
+static __always_inline enum reason parse(struct frame *f)
+{
+	enum reason reason;
 	__u32 type;
 
 	f->eth = f->data;
 	if (!within(f, f->eth, ETH_HLEN))
 		return REASON_MALFORMED;
 	type = ether_type(f);
-	if (mostly(type == __builtin_bswap16(ETH_P_IP)))
-		goto ip;
-	forget(type);
-	switch (type) {
-	case __builtin_bswap16(ETH_P_IPV6):
-		goto ip;
-	case __builtin_bswap16(ETH_P_8021Q):
-	case __builtin_bswap16(ETH_P_AD):
-		return REASON_VLAN_TAG;
-	}
-	return REASON_NOT_IP;
-ip:
-	return f->eth->h_dest[0] & 1 ? REASON_NOT_HOST : REASON_HIT;
-}
-
-static __always_inline enum reason parse(struct frame *f)
-{
-	enum reason reason = parse_ethernet(f);
-	__u8 family;
-
-	if (reason)
-		return reason;
-	family = ether_type(f) == __builtin_bswap16(ETH_P_IP) ? 4 : 6;
-	if (!frame_headers(f, family))
+	if (type != wire16(ETH_P_IP) && type != wire16(ETH_P_IPV6))
+		return why_not_ip(type);
+	if (is_group(f))
+		return REASON_NOT_HOST;
+	if (!frame_headers(f, type == wire16(ETH_P_IP) ? 4 : 6))
 		return REASON_RUNT;
-	return family == 4 ? parse_ipv4(f) : parse_ipv6(f);
+	if (type == wire16(ETH_P_IP)) {
+		reason = parse_ipv4(f);
+		key_ipv4(f);
+	} else {
+		reason = parse_ipv6(f);
+		key_ipv6(f);
+	}
+	return reason;
 }
 
 #endif

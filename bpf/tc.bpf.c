@@ -96,7 +96,7 @@ static __always_inline int repeat(struct __sk_buff *skb, struct sk_buff *k, stru
 		s->why = REASON_OVER_MTU;
 		return leave(c, REASON_OVER_MTU, NEXT);
 	}
-	rewrite_copy(&rw, s);
+	rewrite_copy(&rw, s, f->key.family);
 	if (flow_torn(s, at))
 		return leave(c, REASON_BUSY, NEXT);
 
@@ -204,18 +204,12 @@ int shunt_egress(struct __sk_buff *skb)
 	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
 	struct sighting *g = sighting_of(k);
 	enum reason reason;
-	struct bucket *b;
 	struct slot *s;
-	__u32 bucket;
 
 	if (!g || g->skb != (__u64)k)
 		return leave(c, REASON_UNSIGHTED, NEXT);
 	g->skb = 0;
-	bucket = g->bucket;
-	b = bpf_map_lookup_elem(&flows, &bucket);
-	if (!b)
-		return leave(c, REASON_SLOT_LOST, NEXT);
-	s = &b->way[g->way % WAYS];
+	s = &bucket_at(g->bucket)->way[g->way % WAYS];
 	reason = learn(skb, k, g, s);
 	if (reason > REASON_CHANGED && same_flow(s, &g->key, &g->in6))
 		s->why = reason;	/* for explain */

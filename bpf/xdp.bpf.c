@@ -57,6 +57,14 @@ static __always_inline int punt(struct xdp_md *ctx, const struct frame *f, enum 
 	return out(f, reason, XDP_PASS);
 }
 
+static __always_inline void take_key(struct frame *f, const __u8 family)
+{
+	if (family == 4)
+		key_ipv4(f);
+	else
+		key_ipv6(f);
+}
+
 enum { BULK = 16 };	/* DEV_MAP_BULK_SIZE */
 
 /* When the lease ends, hits of this NAPI poll may still wait in the devmap's bulk queue
@@ -83,18 +91,22 @@ static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 f
 {
 	enum reason reason;
 	struct rewrite rw;
+	__u32 now = now_jiffies(), tx_index;	/* before anything is in registers */
 	struct place at;
 	struct slot *s;
-	__u32 tx_index;
 
 	/* the rest of a long frame is in fragments, which TC need not care about */
 	if (rarely(!frame_headers(f, family)))
 		return punt(ctx, f, bpf_xdp_get_buff_len(ctx) > f->len ? REASON_TC_WAY : REASON_RUNT);
 	reason = family == 4 ? parse_ipv4(f) : parse_ipv6(f);
 	if (rarely(reason)) {
+		if (is_group(f))
+			return out(f, REASON_NOT_HOST, XDP_PASS);
 		if (reason == REASON_TCP_CLOSE || reason == REASON_TCP_SYN) {
-			struct closing closing = closing_of(f, reason);
+			struct closing closing;
 
+			take_key(f, family);
+			closing = closing_of(f, reason);
 			reason = close_aside(&closing);
 			return out(f, reason, reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
 		}
@@ -102,15 +114,19 @@ static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 f
 			reason = REASON_TC_WAY;
 		return punt(ctx, f, reason);
 	}
-	if (f->key.proto == IPPROTO_TCP && ctl.tcp_off)
-		return out(f, REASON_TCP_OFF, XDP_PASS);
+	take_key(f, family);
 	s = flow_find(&f->key, &f->in6, &at);
-	if (rarely(!s)) {
-		struct flow flow = { .key = f->key, .in6 = f->in6 };
+	if (rarely(!s || !flow_good(s, f, now))) {
+		/* nothing is armed for a group's MAC, nor for TCP while it is off */
+		if (is_group(f))
+			return out(f, REASON_NOT_HOST, XDP_PASS);
+		if (f->key.proto == IPPROTO_TCP && ctl.tcp_off)
+			return out(f, REASON_TCP_OFF, XDP_PASS);
+		if (!s) {
+			struct flow flow = { .key = f->key, .in6 = f->in6 };
 
-		return punt(ctx, f, claim_aside(&flow));
-	}
-	if (rarely(!flow_good(s, f))) {
+			return punt(ctx, f, claim_aside(&flow));
+		}
 		reason = flow_check(s, f);
 		if (reason && (reason != REASON_LEASE_ENDED || flow_differs(s, f) || !(s->flags & SLOT_XDP) || !poll_goes_on(s)))
 			return punt(ctx, f, flow_slow(s, f, reason));
@@ -122,7 +138,7 @@ static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 f
 		s->why = REASON_OVER_MTU;
 		return out(f, REASON_OVER_MTU, XDP_PASS);
 	}
-	rewrite_copy(&rw, s);
+	rewrite_copy(&rw, s, family);
 	tx_index = s->tx;
 	if (rarely(flow_torn(s, &at)))
 		return out(f, REASON_BUSY, XDP_PASS);
@@ -142,7 +158,7 @@ SEC("xdp.frags")
 int shunt_xdp(struct xdp_md *ctx)
 {
 	struct frame f;
-	enum reason reason;
+	__u32 type;
 
 	f.data = (void *)(long)ctx->data;
 	f.end = (void *)(long)ctx->data_end;
@@ -150,10 +166,16 @@ int shunt_xdp(struct xdp_md *ctx)
 	f.key.port = ctx->ingress_ifindex;
 	if (rarely(ctl.paused))
 		return out(&f, REASON_PAUSED, XDP_PASS);
-	reason = parse_ethernet(&f);
-	if (rarely(reason))
-		return out(&f, reason, XDP_PASS);
-	return ether_type(&f) == __builtin_bswap16(ETH_P_IP) ? way(ctx, &f, 4) : way(ctx, &f, 6);
+	f.eth = f.data;
+	if (rarely(!within(&f, f.eth, ETH_HLEN)))
+		return out(&f, REASON_MALFORMED, XDP_PASS);
+	type = ether_type(&f);
+	if (mostly(type == wire16(ETH_P_IP)))
+		return way(ctx, &f, 4);
+	forget(type);
+	if (type == wire16(ETH_P_IPV6))
+		return way(ctx, &f, 6);
+	return out(&f, why_not_ip(type), XDP_PASS);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

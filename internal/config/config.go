@@ -57,7 +57,7 @@ const (
 	DefaultLease     = 4 * time.Second
 
 	minLease, maxLease = 100 * time.Millisecond, 60 * time.Second
-	minFlows, maxFlows = 1 << 10, 1 << 24
+	minFlows, maxFlows = 1 << 10, 1 << 21 // more than 512 MB are not for a BPF program to address
 	minAutoFlows       = 1 << 14
 	maxAutoFlows       = 1 << 20
 	flowSize           = 192 // bytes of a slot, SLOT_SIZE of bpf/abi.h
@@ -114,7 +114,7 @@ var allowed = map[string]string{
 	"tcp":         `are "on", "off"`,
 	"threshold":   "is a number of packets from 1 to 4294967295",
 	"lease":       `is a duration from "100ms" to "60s"`,
-	"flows":       "is a power of two from 1024 to 16777216",
+	"flows":       "is a power of two from 1024 to 2097152",
 	"ports":       `is a table for each port, such as [ports."eth0"]`,
 	"ports.*":     `is a table, such as [ports."eth0"]`,
 	"ports.*.xdp": `are "auto", "on", "off"`,

@@ -82,7 +82,7 @@ func TestParseErrors(t *testing.T) {
 		{`lease = "61s"`, `f:1: lease = "61s": allowed is a duration`},
 		{`lease = "99ms"`, `f:1: lease = "99ms": allowed is a duration`},
 		{`lease = 4`, `f:1: lease = 4: allowed is a duration`},
-		{"flows = 1000", "f:1: flows = 1000: allowed is a power of two from 1024 to 16777216"},
+		{"flows = 1000", "f:1: flows = 1000: allowed is a power of two from 1024 to 2097152"},
 		{"flows = 512", "f:1: flows = 512: allowed is a power of two"},
 		{"flows = 33554432", "f:1: flows = 33554432: allowed is a power of two"},
 		{`port = "eth0"`, `f:1: port = "eth0": allowed is a list of interface names or wildcards`},

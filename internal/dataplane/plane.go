@@ -22,6 +22,9 @@ const ABIVersion = int(tcAbiABI_VERSION)
 // controlMap is the name of the section that bpf/maps.h puts struct control in.
 const controlMap = ".data.control"
 
+// flowsMap holds the flow table, in one value.
+const flowsMap = ".data.flows"
+
 // Options say where the data path lives and how large its table is.
 type Options struct {
 	Dir   string // directory on a bpffs
@@ -51,6 +54,7 @@ type Plane struct {
 	links map[string]*attachment
 	ports map[int]Attach // as last wanted
 	ctl   *ebpf.Memory
+	flows *ebpf.Memory
 
 	refused map[int]error // ports without the XDP program that is wanted, by ifindex
 	raise   sync.Mutex    // Bump reads, then writes
@@ -168,7 +172,14 @@ func (p *Plane) pin(kind, name string) string {
 }
 
 func sizeSpecs(spec *ebpf.CollectionSpec, o Options) {
-	spec.Maps["flows"].MaxEntries = uint32(o.Flows / int(tcAbiWAYS))
+	m := spec.Maps[flowsMap]
+	if m == nil {
+		return
+	}
+	m.ValueSize = uint32(o.Flows) * uint32(tcAbiSLOT_SIZE)
+	m.Key, m.Value = nil, nil // the kernel would compare the size with theirs
+	m.Contents = nil          // zeros, as many as are needed
+	delete(spec.Variables, "flows")
 }
 
 // load makes the three objects over one set of maps and pins those that are new.
@@ -204,10 +215,13 @@ func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
 	if p.ctl, err = p.maps[controlMap].Memory(); err != nil {
 		return fmt.Errorf("control map: %w", err)
 	}
+	if p.flows, err = p.maps[flowsMap].Memory(); err != nil {
+		return fmt.Errorf("flow table: %w", err)
+	}
 	if pinned != nil {
 		return nil
 	}
-	if err := p.writeControl(tcControl{Abi: uint32(ABIVersion), Gen: 1, BucketMask: uint32(o.Flows/int(tcAbiWAYS)) - 1, Secret: newSecret(), Mix: random64() | 1}); err != nil {
+	if err := p.writeControl(tcControl{Abi: uint32(ABIVersion), Gen: 1, Secret: newSecret(), Mix: random64() | 1}); err != nil {
 		return err
 	}
 	for name, m := range p.maps {
@@ -226,9 +240,11 @@ func loadObject(read func() (*ebpf.CollectionSpec, error), o Options, opts ebpf.
 		return nil, err
 	}
 	sizeSpecs(spec, o)
-	if v := spec.Variables["netns"]; v != nil {
-		if err := v.Set(o.Netns); err != nil {
-			return nil, err
+	for name, value := range map[string]uint32{"netns": o.Netns, "bucket_mask": uint32(o.Flows/int(tcAbiWAYS)) - 1} {
+		if v := spec.Variables[name]; v != nil {
+			if err := v.Set(value); err != nil {
+				return nil, err
+			}
 		}
 	}
 	replace := map[string]*ebpf.Map{}
@@ -295,7 +311,11 @@ func (p *Plane) Configure(s Settings) {
 	if s.TCP {
 		off = 0
 	}
+	was := p.control().TcpOff
 	p.setWord(unsafe.Offsetof(c.TcpOff), off)
+	if off != was {
+		p.Bump() // a hit does not ask: with TCP off nothing of TCP is armed
+	}
 	// what a driver could not do for an earlier process it may do now; if not, XDP sets it again
 	p.setWord(unsafe.Offsetof(c.NoMarks), 0)
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -121,9 +122,9 @@ func TestTakeOver(t *testing.T) {
 	p.Configure(Settings{Threshold: 7, Lease: 100, LeaseLive: 200, HZ: 250, TCP: true})
 	r.apply(t, p, r.want())
 	gen, secret := p.Generation(), p.control().Secret
-	var b tcBucket
-	b.Way[1].State, b.Way[1].Key.Port = uint8(tcSlotStateSLOT_ARMED), 5
-	if err := p.maps["flows"].Put(uint32(3), &b); err != nil {
+	s := tcSlot{State: uint8(tcSlotStateSLOT_ARMED)}
+	s.Key.Port = 5
+	if _, err := p.flows.WriteAt(unsafe.Slice((*byte)(unsafe.Pointer(&s)), unsafe.Sizeof(s)), 7*int64(tcAbiSLOT_SIZE)); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Close(); err != nil {
@@ -157,8 +158,8 @@ func TestOtherSizeStartsAfresh(t *testing.T) {
 	p.Close()
 	q := r.open(t, 2048)
 	defer q.Close()
-	if q.TookOver || q.control().Secret == secret || q.maps["flows"].MaxEntries() != 1024 {
-		t.Errorf("took over %v, %d buckets", q.TookOver, q.maps["flows"].MaxEntries())
+	if q.TookOver || q.control().Secret == secret || q.flows.Size() != 2048*uint32(tcAbiSLOT_SIZE) {
+		t.Errorf("took over %v, a table of %d bytes", q.TookOver, q.flows.Size())
 	}
 	if n := r.attached(t, r.ports[0]); n != 0 {
 		t.Errorf("%d programs of the old data path are still attached", n)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -206,32 +207,23 @@ func decode(s *tcSlot) Flow {
 // Flows calls yield with every slot in use, until it returns false. Slots that a packet
 // is writing at the moment are left out.
 func (p *Plane) Flows(yield func(Flow) bool) error {
-	m := p.maps["flows"]
-	var cursor ebpf.MapBatchCursor
-	keys := make([]uint32, min(m.MaxEntries(), 4096))
-	buckets := make([]tcBucket, len(keys))
-	for {
-		n, err := m.BatchLookup(&cursor, keys, buckets, nil)
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	slots := make([]tcSlot, 1024)
+	raw := unsafe.Slice((*byte)(unsafe.Pointer(&slots[0])), len(slots)*int(tcAbiSLOT_SIZE))
+	for at := 0; at < int(p.flows.Size()); at += len(raw) {
+		if _, err := p.flows.ReadAt(raw, int64(at)); err != nil {
 			return fmt.Errorf("flow table: %w", err)
 		}
-		for i := range buckets[:n] {
-			for w := range buckets[i].Way {
-				s := &buckets[i].Way[w]
-				if tcSlotState(s.State) == tcSlotStateSLOT_EMPTY || s.Seq&1 != 0 {
-					continue
-				}
-				// decode points into the slot: give each flow its own
-				own := *s
-				if !yield(decode(&own)) {
-					return nil
-				}
+		for i := range slots {
+			s := slots[i] // decode points into the slot: each flow has its own
+			if tcSlotState(s.State) == tcSlotStateSLOT_EMPTY || s.Seq&1 != 0 {
+				continue
+			}
+			if !yield(decode(&s)) {
+				return nil
 			}
 		}
-		if err != nil {
-			return nil
-		}
 	}
+	return nil
 }
 
 // Request is what the data path wants done to a connection: be-liberal, given by its
@@ -287,6 +279,15 @@ func decodeEvent(b []byte) (Request, bool) {
 // the packages below this one that exercise them without a wire.
 func (p *Plane) Objects() (map[string]*ebpf.Program, map[string]*ebpf.Map) {
 	return map[string]*ebpf.Program{"shunt_xdp": p.xdp, "shunt_ingress": p.in, "shunt_after_xdp": p.after, "shunt_egress": p.out}, p.maps
+}
+
+// Types is the type information of the programs, of bpf/abi.h for one.
+func Types() (*btf.Spec, error) {
+	spec, err := loadTc()
+	if err != nil {
+		return nil, err
+	}
+	return spec.Types, nil
 }
 
 // Watch attaches the tracepoint programs that feed Transmit, for as long as the Plane is open.

@@ -133,26 +133,27 @@ func TestMeanwhile(t *testing.T) {
 	b := open(t, exercise.Options{})
 	in, out := b.udp4()
 	key, words := exercise.KeyOf(in, b.LANIndex)
-	bucket := b.Hash().Buckets(key, words)[0]
+	at := func(field uintptr) int64 {
+		return b.Offset(exercise.Place{Bucket: b.Hash().Buckets(key, words)[0]}) + int64(field)
+	}
 	var slot exercise.Slot
 	var control exercise.Control
 	for _, c := range []struct {
 		name, inMap string
-		key         uint32
-		at          uintptr
+		at          int64
 		size        int
 		value       uint32
 		reason      string
 	}{
-		{"closed", "flows", bucket, unsafe.Offsetof(slot.State), 1, exercise.Closed, "slot_lost"},
-		{"emptied", "flows", bucket, unsafe.Offsetof(slot.State), 1, 0, "slot_lost"},
-		{"given to another", "flows", bucket, unsafe.Offsetof(slot.Key) + 4, 4, 0x01020304, "slot_lost"},
-		{"being written", "flows", bucket, unsafe.Offsetof(slot.Seq), 4, 7, "busy"},
-		{"a change was announced", ".data.control", 0, unsafe.Offsetof(control.Gen), 4, b.Generation() + 1, "old_generation"},
+		{"closed", exercise.Flows, at(unsafe.Offsetof(slot.State)), 1, exercise.Closed, "slot_lost"},
+		{"emptied", exercise.Flows, at(unsafe.Offsetof(slot.State)), 1, 0, "slot_lost"},
+		{"given to another", exercise.Flows, at(unsafe.Offsetof(slot.Key)), 4, 0x01020304, "slot_lost"},
+		{"being written", exercise.Flows, at(unsafe.Offsetof(slot.Seq)), 4, 7, "busy"},
+		{"a change was announced", ".data.control", int64(unsafe.Offsetof(control.Gen)), 4, b.Generation() + 1, "old_generation"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			check(t, b.Clear())
-			undo, err := b.SetBefore(b.WANIndex, c.inMap, c.key, c.at, c.size, c.value)
+			undo, err := b.SetBefore(b.WANIndex, c.inMap, c.at, c.size, c.value)
 			check(t, err)
 			defer undo()
 			b.forth(t, teaches+c.reason, in.Bytes(), out.Bytes())

@@ -242,11 +242,10 @@ func (b *bench) repeatedTC(t *testing.T, in, out exercise.Packet) {
 func TestTCPOff(t *testing.T) {
 	b := open(t, exercise.Options{})
 	in, out := b.tcp4()
-	s := b.Learned(in, out, b.lease(t))
-	s.Flags &^= exercise.FlagXDP
-	_, err := b.Put(s)
+	_, err := b.Put(b.Learned(in, out, b.lease(t)))
 	check(t, err)
-	b.Edit(func(c *exercise.Control) { c.TcpOff = 1 })
+	b.counts(t, "xdp hit", func() { b.repeated(t, in, out) })
+	b.Configure(dataplane.Settings{Threshold: 1, Lease: 30 * b.HZ, LeaseLive: 30 * b.HZ, HZ: b.HZ})
 	b.meetsBoth(t, "tcp_off", in, out)
 	u, routed := b.udp4()
 	b.meetsBoth(t, "learning", u, routed)

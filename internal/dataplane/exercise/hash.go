@@ -1,6 +1,9 @@
 package exercise
 
-import "math/big"
+import (
+	"math/big"
+	"unsafe"
+)
 
 // Hash says where a key may be. It is pair-multiply-shift, written from its definition
 // with numbers of any size and explicit moduli, and slow.
@@ -13,7 +16,7 @@ type Hash struct {
 // Hash returns the hash that this rig's table is placed by.
 func (r *Rig) Hash() Hash {
 	c := r.Control()
-	return Hash{c.Secret, c.Mix, c.BucketMask}
+	return Hash{c.Secret, c.Mix, r.flows.Size()/(ways*uint32(unsafe.Sizeof(Slot{}))) - 1}
 }
 
 // mod returns v mod 2^bits.

@@ -14,19 +14,14 @@ import (
 
 // SetBefore lets every packet that leaves by a port find a word of a map changed: `size`
 // bytes (1 or 4) at an offset of the value. The returned function ends it.
-func (r *Rig) SetBefore(index int, inMap string, key uint32, offset uintptr, size int, value uint32) (undo func() error, err error) {
+func (r *Rig) SetBefore(index int, inMap string, offset int64, size int, value uint32) (undo func() error, err error) {
 	word := asm.Word
 	if size == 1 {
 		word = asm.Byte
 	}
 	return r.before(index, asm.Instructions{
-		asm.StoreImm(asm.R10, -4, int64(key), asm.Word),
-		asm.LoadMapPtr(asm.R1, r.maps[inMap].FD()),
-		asm.Mov.Reg(asm.R2, asm.R10),
-		asm.Add.Imm(asm.R2, -4),
-		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, "out"),
-		asm.StoreImm(asm.R0, int16(offset), int64(int32(value)), word),
+		asm.LoadMapValue(asm.R1, r.maps[inMap].FD(), uint32(offset)),
+		asm.StoreImm(asm.R1, 0, int64(int32(value)), word),
 	})
 }
 
@@ -43,7 +38,7 @@ func (r *Rig) TagBefore(index int, id uint16) (undo func() error, err error) {
 func (r *Rig) before(index int, body asm.Instructions) (undo func() error, err error) {
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.SchedCLS, AttachType: ebpf.AttachTCXEgress, License: "GPL",
-		Instructions: append(body, asm.Mov.Imm(asm.R0, -1).WithSymbol("out"), asm.Return()),
+		Instructions: append(body, asm.Mov.Imm(asm.R0, -1), asm.Return()),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("meddler: %w", err)

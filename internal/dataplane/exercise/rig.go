@@ -30,7 +30,11 @@ type Rig struct {
 	WANIndex int    // ... to the server
 	programs map[string]*ebpf.Program
 	maps     map[string]*ebpf.Map
+	flows    *ebpf.Memory
 }
+
+// Flows is the name of the map that is the flow table.
+const Flows = ".data.flows"
 
 // What keeps the counters to the frames that a test sends: no host answers them (taps
 // see frames before these rules do), and nobody has anything to say by itself.
@@ -90,7 +94,10 @@ func (r *Rig) attach(o Options) error {
 		return err
 	}
 	r.programs, r.maps = r.Plane.Objects()
-	if err := r.checkLayout(); err != nil {
+	if r.flows, err = r.maps[Flows].Memory(); err != nil {
+		return err
+	}
+	if err := checkLayout(); err != nil {
 		return err
 	}
 	r.Configure(dataplane.Settings{Threshold: 1, Lease: 30 * r.HZ, LeaseLive: 30 * r.HZ, HZ: r.HZ, TCP: true})

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"unsafe"
 
 	"github.com/cilium/ebpf/btf"
+
+	"shunt/internal/dataplane"
 )
 
 // Key is struct flow_key of bpf/abi.h. Addresses and ports are as on the wire: [Word]
@@ -64,14 +67,11 @@ const (
 // ways is the number of slots in a bucket.
 const ways = 2
 
-type bucket [ways]Slot
-
 // Control is struct control: what the daemon tells every packet.
 type Control struct {
 	Abi, Paused, Gen, Threshold, Idle uint32
 	Lease, LeaseLive, Beat, BeatMax   uint32
-	BucketMask, TcpOff, Hz, NoMarks   uint32
-	Pad                               uint32
+	TcpOff, Hz, NoMarks               uint32
 	Secret                            [10]uint64
 	Mix                               uint64
 }
@@ -87,27 +87,19 @@ func Wire16(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }
 
-// checkLayout compares the Go structs above with the maps' type information, so that a
+// checkLayout compares the Go structs above with the programs' type information, so that a
 // change of abi.h that was not made here is no riddle.
-func (r *Rig) checkLayout() error {
-	for _, c := range []struct {
-		inMap, name string
-		like        any
-	}{{"flows", "slot", Slot{}}, {"flows", "flow_key", Key{}}, {".data.control", "control", Control{}}} {
-		h, err := r.maps[c.inMap].Handle()
-		if err != nil {
-			return fmt.Errorf("type information of map %s: %w", c.inMap, err)
-		}
-		spec, err := h.Spec(nil)
-		h.Close()
-		if err != nil {
-			return err
-		}
+func checkLayout() error {
+	types, err := dataplane.Types()
+	if err != nil {
+		return err
+	}
+	for name, like := range map[string]any{"slot": Slot{}, "flow_key": Key{}, "control": Control{}} {
 		var s *btf.Struct
-		if err := spec.TypeByName(c.name, &s); err != nil {
-			return fmt.Errorf("type information of map %s: %s: %w", c.inMap, c.name, err)
+		if err := types.TypeByName(name, &s); err != nil {
+			return fmt.Errorf("type information of the programs: %s: %w", name, err)
 		}
-		if err := sameLayout(s, reflect.TypeOf(c.like)); err != nil {
+		if err := sameLayout(s, reflect.TypeOf(like)); err != nil {
 			return err
 		}
 	}
@@ -136,27 +128,25 @@ func (r *Rig) Put(s Slot) (Place, error) {
 	return at, r.PutAt(at, s)
 }
 
-// PutAt writes a slot anywhere. Its neighbour keeps what it holds.
+// PutAt writes a slot anywhere.
 func (r *Rig) PutAt(at Place, s Slot) error {
-	var b bucket
-	if err := r.maps["flows"].Lookup(at.Bucket, &b); err != nil {
-		return fmt.Errorf("flows[%d]: %w", at.Bucket, err)
-	}
-	b[at.Way] = s
-	if err := r.maps["flows"].Put(at.Bucket, &b); err != nil {
-		return fmt.Errorf("flows[%d]: %w", at.Bucket, err)
-	}
-	return nil
+	_, err := r.flows.WriteAt(bytesOf(&s), r.Offset(at))
+	return err
 }
 
 // At reads a slot.
 func (r *Rig) At(at Place) (Slot, error) {
-	var b bucket
-	if err := r.maps["flows"].Lookup(at.Bucket, &b); err != nil {
-		return Slot{}, fmt.Errorf("flows[%d]: %w", at.Bucket, err)
-	}
-	return b[at.Way], nil
+	var s Slot
+	_, err := r.flows.ReadAt(bytesOf(&s), r.Offset(at))
+	return s, err
 }
+
+// Offset is where a slot is in the one value of the map "[Flows]", in bytes.
+func (r *Rig) Offset(at Place) int64 {
+	return int64(at.Bucket*ways+at.Way) * int64(unsafe.Sizeof(Slot{}))
+}
+
+func bytesOf(s *Slot) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s)) }
 
 // Find looks for a key in the four slots it may have.
 func (r *Rig) Find(k Key, w Words) (Slot, Place, bool) {
@@ -174,15 +164,8 @@ func (r *Rig) Find(k Key, w Words) (Slot, Place, bool) {
 
 // Clear empties the flow table.
 func (r *Rig) Clear() error {
-	m := r.maps["flows"]
-	keys := make([]uint32, m.MaxEntries())
-	for i := range keys {
-		keys[i] = uint32(i)
-	}
-	if _, err := m.BatchUpdate(keys, make([]bucket, len(keys)), nil); err != nil {
-		return fmt.Errorf("flows: %w", err)
-	}
-	return nil
+	_, err := r.flows.WriteAt(make([]byte, r.flows.Size()), 0)
+	return err
 }
 
 // Control reads the settings.

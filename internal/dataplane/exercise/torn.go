@@ -29,14 +29,7 @@ func (r *Rig) StartRewriter(cpu int, at Place, a, b Slot) (*Rewriter, error) {
 		return nil, err
 	}
 	body := asm.Instructions{
-		asm.StoreImm(asm.R10, -4, int64(at.Bucket), asm.Word),
-		asm.LoadMapPtr(asm.R1, r.maps["flows"].FD()),
-		asm.Mov.Reg(asm.R2, asm.R10),
-		asm.Add.Imm(asm.R2, -4),
-		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, "out"),
-		asm.Mov.Reg(asm.R6, asm.R0),
-		asm.Add.Imm(asm.R6, int32(at.Way)*int32(unsafe.Sizeof(Slot{}))),
+		asm.LoadMapValue(asm.R6, r.maps[Flows].FD(), uint32(r.Offset(at))),
 	}
 	body = append(body, rewriteTo(&b, &a)...)
 	body = append(body, rewriteTo(&a, &b)...)
