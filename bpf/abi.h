@@ -75,6 +75,7 @@ enum reason {
 	REASON_LABEL_DIFFERS,		/* IPv6 flow label */
 	REASON_OVER_MTU,
 	REASON_TC_WAY,			/* XDP only: this flow is repeated at TC ingress */
+	REASON_DRAINING,		/* XDP only: earlier packets of it are still on the slow path */
 	/* what the kernel did to it: TC egress */
 	REASON_LEARNED,
 	REASON_RENEWED,			/* lease renewed with the same rewrite */
@@ -113,6 +114,7 @@ enum slot_state {
 
 enum slot_flag {
 	SLOT_XDP = 1,			/* repeated in XDP; else at TC ingress */
+	SLOT_DRAIN = 2,			/* when it was armed, more packets were between XDP and TC */
 	SLOT_LIBERAL = 4,		/* conntrack's window check is off: judge RST and FIN here */
 	SLOT_NAT = 8,			/* addresses or ports differ */
 	SLOT_CT = 16,			/* conntrack knows the flow */
@@ -179,7 +181,8 @@ struct slot {
 	struct flow_words in6, out6;
 	__u32 priority;			/* of the skb, for TC */
 	__u32 born;			/* jiffies when it was first armed */
-	__u32 asked;			/* jiffies when the daemon was last asked for be-liberal */
+	__u16 asked;			/* jiffies when the daemon was last asked for be-liberal */
+	__u8 given, taken;		/* marked packets that XDP gave to TC ingress, and that came there */
 	__u32 renewals;			/* leases proved again */
 };
 

@@ -171,6 +171,8 @@ static __always_inline void slot_init(struct slot *s, const struct flow_key *k,
 	s->seen = now;
 	s->lease = now;
 	s->asked = now - ctl.hz;
+	s->given = 0;
+	s->taken = 0;
 }
 
 /* A free slot, now owned by the key and counted from zero. The emptier of the two
@@ -250,10 +252,10 @@ static __always_inline enum reason flow_check(const struct slot *s, const struct
 /* May XDP use the entry for this packet now? In few steps: why not is flow_check()'s. */
 static __always_inline int flow_good(const struct slot *s, const struct frame *f, __u32 now)
 {
-	const __u32 want = SLOT_ARMED | SLOT_XDP << 8 | (f->tos & 0xfc) << 16;
+	const __u32 want = SLOT_ARMED | SLOT_XDP << 8 | (f->tos & 0xfc) << 16;	/* and no SLOT_DRAIN */
 	const void *mac = f->eth, *in = s->dmac_in;
 
-	return !((*(word *)&s->state ^ want) & (0xff | SLOT_XDP << 8 | 0xff << 16)) &&
+	return !((*(word *)&s->state ^ want) & (0xff | (SLOT_XDP | SLOT_DRAIN) << 8 | 0xff << 16)) &&
 	       s->gen == ctl.gen && before(now, s->lease) &&
 	       *(dword *)mac == *(dword *)in && *(word *)(mac + 8) == *(word *)(in + 8) &&
 	       (f->key.family == 4 || f->label == s->label_in);
@@ -292,6 +294,24 @@ static __always_inline enum reason flow_sighted(struct slot *s, const struct fra
 	if (reason == REASON_BELOW_THRESHOLD && s->count >= ctl.threshold)
 		return REASON_LEARNING;
 	return reason;
+}
+
+/* Packets that XDP gives to the kernel wait in GRO's list until the end of the NAPI poll,
+ * hits in the devmap's bulk queue are sent before that (veth_poll(); drivers likewise). If
+ * the first packet of a batch armed the flow, hits would overtake the rest: so they take
+ * the way of the rest until all of it came to TC ingress. Some may never come (the kernel
+ * was out of memory): two jiffies after the last one nothing can be in that list any more. */
+static __always_inline int flow_drained(struct slot *s, struct place *at)
+{
+	if (s->given != s->taken && before(now_jiffies(), s->seen + 2))
+		return 0;
+	if (flow_lock(s, at->seq)) {
+		s->flags &= ~SLOT_DRAIN;
+		s->given = s->taken;
+		flow_unlock(s);
+		at->seq += 2;
+	}
+	return 1;
 }
 
 /* Must TC egress see what the kernel makes of this packet? */

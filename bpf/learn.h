@@ -119,11 +119,11 @@ static __always_inline int ct_has_helper(struct nf_conn *ct, unsigned long statu
 /* Please set be-liberal: asked at most four times a second per flow. */
 static __always_inline void ask_liberal(struct nf_conn *ct, struct slot *s, __u8 family)
 {
-	__u32 now = now_jiffies();
+	__u16 now = now_jiffies();
 	struct event *e;
 	struct tuple t;
 
-	if (before(now, s->asked + ctl.hz / 4))
+	if ((__u16)(now - s->asked) < ctl.hz / 4)
 		return;
 	s->asked = now;
 	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
@@ -381,7 +381,7 @@ static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *sk
 	s->lease = now_jiffies() + l->lease;
 	s->state = SLOT_ARMED;
 	s->count = 0;
-	s->flags = l->flags;
+	s->flags = l->flags | (s->given == s->taken || ctl.no_marks ? 0 : SLOT_DRAIN);
 	s->dscp_in = g->tos & 0xfc;
 	s->dscp_out = l->rw.dscp;
 	__builtin_memcpy(s->dmac_in, g->dmac, 12);

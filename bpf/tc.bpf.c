@@ -154,6 +154,8 @@ static __always_inline int judge(struct __sk_buff *skb, struct sk_buff *k, struc
 		s = flow_claim(&f.key, &f.in6, &at);
 	if (!s)
 		return leave(c, REASON_TABLE_FULL, NEXT);
+	if (counted && !ctl.no_marks && f.data + f.len <= f.end)
+		s->taken += skb->gso_segs > 1 ? skb->gso_segs : 1;
 	reason = flow_check(s, &f);
 	if (!reason)
 		return repeat(skb, k, &f, s, &at, c);

@@ -42,6 +42,7 @@ static __noinline enum reason claim_aside(const struct flow *w)
 	if (!s)
 		return REASON_TABLE_FULL;
 	s->count = 1;
+	s->given = ctl.threshold <= 1;
 	return ctl.threshold <= 1 ? REASON_LEARNING : REASON_BELOW_THRESHOLD;
 }
 
@@ -50,10 +51,13 @@ static __always_inline int out(const struct frame *f, enum reason reason, int ve
 	return leave(tally_of(STAGE_XDP, f->key.port), reason, verdict);
 }
 
-static __always_inline int punt(struct xdp_md *ctx, const struct frame *f, enum reason reason)
+static __always_inline int punt(struct xdp_md *ctx, const struct frame *f, struct slot *s, enum reason reason)
 {
-	if (is_due(reason) || reason == REASON_TC_WAY)
+	if (is_due(reason) || reason == REASON_TC_WAY || reason == REASON_DRAINING) {
+		if (s)
+			s->given++;
 		mark(ctx);
+	}
 	return out(f, reason, XDP_PASS);
 }
 
@@ -97,7 +101,7 @@ static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 f
 
 	/* the rest of a long frame is in fragments, which TC need not care about */
 	if (rarely(!frame_headers(f, family)))
-		return punt(ctx, f, bpf_xdp_get_buff_len(ctx) > f->len ? REASON_TC_WAY : REASON_RUNT);
+		return punt(ctx, f, 0, bpf_xdp_get_buff_len(ctx) > f->len ? REASON_TC_WAY : REASON_RUNT);
 	reason = family == 4 ? parse_ipv4(f) : parse_ipv6(f);
 	if (rarely(reason)) {
 		if (is_group(f))
@@ -112,7 +116,7 @@ static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 f
 		}
 		if (reason == REASON_MALFORMED && bpf_xdp_get_buff_len(ctx) > f->len)
 			reason = REASON_TC_WAY;
-		return punt(ctx, f, reason);
+		return punt(ctx, f, 0, reason);
 	}
 	take_key(f, family);
 	s = flow_find(&f->key, &f->in6, &at);
@@ -125,13 +129,15 @@ static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 f
 		if (!s) {
 			struct flow flow = { .key = f->key, .in6 = f->in6 };
 
-			return punt(ctx, f, claim_aside(&flow));
+			return punt(ctx, f, 0, claim_aside(&flow));
 		}
 		reason = flow_check(s, f);
 		if (reason && (reason != REASON_LEASE_ENDED || flow_differs(s, f) || !(s->flags & SLOT_XDP) || !poll_goes_on(s)))
-			return punt(ctx, f, flow_slow(s, f, reason));
+			return punt(ctx, f, s, flow_slow(s, f, reason));
 		if (!(s->flags & SLOT_XDP))
-			return punt(ctx, f, REASON_TC_WAY);
+			return punt(ctx, f, s, REASON_TC_WAY);
+		if (s->flags & SLOT_DRAIN && !flow_drained(s, &at))
+			return punt(ctx, f, s, REASON_DRAINING);
 	}
 	if (rarely(f->l3_len > s->mtu)) {
 		flow_evidence(s, f);
@@ -144,7 +150,7 @@ static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 f
 		return out(f, REASON_BUSY, XDP_PASS);
 	/* an egress that went this very moment: nothing is written yet */
 	if (rarely(bpf_redirect_map(&tx, tx_index, 0) != XDP_REDIRECT))
-		return punt(ctx, f, REASON_TC_WAY);
+		return punt(ctx, f, s, REASON_TC_WAY);
 	edit(f, &rw, 1);
 	flow_count(s, f, 1, f->l3_len);
 	/* Padding or a trailer: the kernel would not forward it (pskb_trim_rcsum in ip_rcv_core).

@@ -178,6 +178,58 @@ func TestLeaseEndsBetweenPolls(t *testing.T) {
 	}
 }
 
+// TestDraining: an entry that was armed while more packets of its flow were between XDP
+// and TC ingress waits for them, so that no hit overtakes them.
+func TestDraining(t *testing.T) {
+	b := open(t, exercise.Options{})
+	in, out := b.udp4()
+	for _, c := range []struct {
+		name         string
+		given, taken uint8
+		ago          uint32 // jiffies since the last one
+		reason       string
+	}{
+		{"one is on its way", 3, 2, 0, "draining"},
+		{"the count went round", 0, 255, 0, "draining"},
+		{"all came", 3, 3, 0, ""},
+		{"one got lost", 3, 2, 3, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			check(t, b.Clear())
+			now, err := b.Now()
+			check(t, err)
+			s := b.Learned(in, out, b.lease(t))
+			s.Flags |= exercise.FlagDrain
+			s.Given, s.Taken, s.Seen = c.given, c.taken, now-c.ago
+			if c.ago == 0 {
+				s.Seen += b.HZ // as if it were always now
+			}
+			at, err := b.Put(s)
+			check(t, err)
+			b.meets(t, "xdp", c.reason, in, out)
+			if s, err = b.At(at); err != nil {
+				t.Fatal(err)
+			}
+			if c.reason != "" && (s.Flags&exercise.FlagDrain == 0 || s.Given != c.given+1) {
+				t.Errorf("flags %#x, given %d; want it to wait for one more", s.Flags, s.Given)
+			}
+			if c.reason == "" && (s.Flags&exercise.FlagDrain != 0 || s.Given != s.Taken) {
+				t.Errorf("flags %#x, given %d, taken %d; want it to wait no more", s.Flags, s.Given, s.Taken)
+			}
+			b.meets(t, "xdp", c.reason, in, out)
+		})
+	}
+	t.Run("armed meanwhile", func(t *testing.T) {
+		check(t, b.Clear())
+		b.meets(t, "xdp", "learning", in, out) // given, and lost behind XDP
+		b.forth(t, teaches+"learned", in.Bytes(), out.Bytes())
+		b.forth(t, "xdp draining, tc-ingress hit, tc-egress unsighted", in.Bytes(), out.Bytes())
+		if s := b.slotOf(t, in); s.Flags&exercise.FlagDrain == 0 || s.Given-s.Taken != 1 {
+			t.Errorf("flags %#x, given %d, taken %d", s.Flags, s.Given, s.Taken)
+		}
+	})
+}
+
 // meets puts a packet through one stage. No reason: it comes out as `out`.
 func (b *bench) meets(t *testing.T, stage, reason string, in, out exercise.Packet) {
 	t.Helper()
@@ -210,7 +262,7 @@ func (b *bench) punted(t *testing.T, reason string, frame []byte) {
 		t.Errorf("XDP verdict %d", o.Verdict)
 	}
 	same(t, "after XDP", o.Frame, frame)
-	due := slices.Contains([]string{"learning", "lease_ended", "old_generation", "tc_way"}, reason)
+	due := slices.Contains([]string{"learning", "lease_ended", "old_generation", "tc_way", "draining"}, reason)
 	if o.Marked != due {
 		t.Errorf("%s: marked %v", reason, o.Marked)
 	}

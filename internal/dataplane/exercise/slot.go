@@ -48,7 +48,9 @@ type Slot struct {
 	Packets, Bytes   uint64
 	In6, Out6        Words
 	Priority, Born   uint32
-	Asked, Renewals  uint32
+	Asked            uint16
+	Given, Taken     uint8
+	Renewals         uint32
 }
 
 // The values of enum slot_state and enum slot_flag.
@@ -58,6 +60,7 @@ const (
 	Closed = 3
 
 	FlagXDP     = 1
+	FlagDrain   = 2
 	FlagLiberal = 4
 	FlagNAT     = 8
 	FlagCT      = 16
