@@ -122,9 +122,8 @@ enum slot_flag {
 };
 
 enum port_flag {
-	PORT_FAST = 1,			/* the programs may learn and repeat on it */
-	PORT_XDP_RX = 2,		/* the XDP program is attached */
-	PORT_XDP_TX = 4,		/* takes redirected frames, no queueing policy */
+	PORT_XDP_RX = 1,		/* the XDP program is attached */
+	PORT_XDP_TX = 2,		/* takes redirected frames, no queueing policy */
 };
 
 /* A flow as it looks on the wire where it comes in. For IPv6 saddr and daddr are

@@ -133,6 +133,7 @@ func open(cfg config.Config, paths config.Paths) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+	kernel.LoadConntrack()
 	d.plane, err = dataplane.Open(dataplane.Options{Dir: paths.BPFFS, Flows: cfg.Flows, Netns: netns})
 	if err != nil {
 		return nil, err

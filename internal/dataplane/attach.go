@@ -287,7 +287,7 @@ func (p *Plane) writePort(a Attach) error {
 			return err
 		}
 	}
-	port.Flags = uint32(tcPortFlagPORT_FAST)
+	port.Flags = 0
 	if a.XDPReceive {
 		port.Flags |= uint32(tcPortFlagPORT_XDP_RX)
 	}

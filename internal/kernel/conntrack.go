@@ -65,13 +65,31 @@ func OpenConntrack() (*Conntrack, error) {
 	return &Conntrack{conn}, nil
 }
 
+// LoadConntrack has the kernel load the module of conntrack, where it is one and not
+// loaded yet: nfnetlink does so on the first question. A program that is loaded before
+// does not know conntrack's structs. Whatever comes of it, there is nothing to report: a
+// kernel without conntrack has no connections.
+func LoadConntrack() {
+	c, err := OpenConntrack()
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	// the module is there when this returns; the answer says that more will come, and none does
+	_, _ = c.conn.Send(netlink.Message{
+		Header: netlink.Header{Type: ctGetStats, Flags: netlink.Request},
+		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
+	})
+}
+
 // Close closes the socket.
 func (c *Conntrack) Close() error { return c.conn.Close() }
 
 // Attributes of ctnetlink (include/uapi/linux/netfilter/nfnetlink_conntrack.h).
 const (
-	ctNew = unix.NFNL_SUBSYS_CTNETLINK << 8   // IPCTNL_MSG_CT_NEW
-	ctGet = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1 // IPCTNL_MSG_CT_GET
+	ctNew      = unix.NFNL_SUBSYS_CTNETLINK << 8   // IPCTNL_MSG_CT_NEW
+	ctGet      = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1 // IPCTNL_MSG_CT_GET
+	ctGetStats = unix.NFNL_SUBSYS_CTNETLINK<<8 | 5 // IPCTNL_MSG_CT_GET_STATS
 
 	ctaTupleOrig  = 1
 	ctaTupleReply = 2
