@@ -437,8 +437,10 @@ static __always_inline void tell_reset(const struct closing *c, const struct slo
 	bpf_ringbuf_submit(e, 0);
 }
 
-/* Close both directions at once, whatever becomes of the packet. */
-static __always_inline enum reason flow_close(const struct closing *c)
+/* Close both directions at once, whatever becomes of the packet. A function of its own:
+ * its registers and stack are not the common case's, nor its branches the verifier's to
+ * multiply with those of what comes before. */
+static __noinline __attribute__((unused)) enum reason flow_close(const struct closing *c)
 {
 	struct slot *s, *rev = 0;
 	struct flow_words w = {};

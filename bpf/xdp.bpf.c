@@ -22,12 +22,6 @@ static __always_inline void mark(struct xdp_md *ctx)
 		m->magic = MARK;
 }
 
-/* Out of line, with copies: their registers and stack are not the common case's. */
-static __noinline enum reason close_aside(const struct closing *c)
-{
-	return flow_close(c);
-}
-
 struct flow {
 	struct flow_key key;
 	struct flow_words in6;
@@ -111,7 +105,7 @@ static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 f
 
 			take_key(f, family);
 			closing = closing_of(f, reason);
-			reason = close_aside(&closing);
+			reason = flow_close(&closing);
 			return out(f, reason, reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
 		}
 		if (reason == REASON_MALFORMED && bpf_xdp_get_buff_len(ctx) > f->len)
