@@ -223,8 +223,12 @@ func TestDraining(t *testing.T) {
 		check(t, b.Clear())
 		b.meets(t, "xdp", "learning", in, out) // given, and lost behind XDP
 		b.forth(t, teaches+"learned", in.Bytes(), out.Bytes())
+		s := b.slotOf(t, in)
+		s.Seen += b.HZ
+		_, err := b.Put(s)
+		check(t, err)
 		b.forth(t, "xdp draining, tc-ingress hit, tc-egress unsighted", in.Bytes(), out.Bytes())
-		if s := b.slotOf(t, in); s.Flags&exercise.FlagDrain == 0 || s.Given-s.Taken != 1 {
+		if s = b.slotOf(t, in); s.Flags&exercise.FlagDrain == 0 || s.Given-s.Taken != 1 {
 			t.Errorf("flags %#x, given %d, taken %d", s.Flags, s.Given, s.Taken)
 		}
 	})
