@@ -6,8 +6,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 # Why each package is here: docs/decisions/dependencies.md.
-PACKAGES := ca-certificates clang-19 conntrack ethtool git iperf3 iproute2 \
-	iptables iputils-ping libbpf-dev linux-libc-dev llvm-19 nftables procps python3-scapy
+PACKAGES := busybox-static ca-certificates clang-19 conntrack ethtool git iperf3 iproute2 \
+	iptables iputils-ping kmod libbpf-dev linux-libc-dev llvm-19 nftables procps python3-scapy \
+	qemu-system-x86 xz-utils zstd
 
 # Go's own instructions put it there, and sudo forgets about it.
 export PATH := $(PATH):/usr/local/go/bin
@@ -16,12 +17,14 @@ export CGO_ENABLED := 0
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 GENERATED := $(foreach o,tc xdp health traffic/bpf,$(addprefix internal/dataplane/$(o)_x86_bpfel,.go .o))
-BENCHES := firewall flows rules tcp connections
+BENCHES := firewall flows rules tcp connections instructions
+# The cases of `shunt bench instructions` that are ours to change.
+OURS := shunt-xdp shunt-xdp6 shunt-tc shunt-tax
 
-.PHONY: help deps go root generate build test demo bench lint fmt clean
+.PHONY: help deps go root generate build test test-vm demo bench bench-check bench-baseline lint fmt clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 deps: go ## install the Debian packages that building and testing need
 	@command -v dpkg-query >/dev/null || { echo "make deps: this is no Debian; install what these packages hold: $(PACKAGES)" >&2; exit 1; }; \
@@ -51,14 +54,23 @@ $(GENERATED) &: $(wildcard bpf/*.c bpf/*.h internal/dataplane/gen.go internal/da
 build: deps generate ## build build/shunt
 	go build -trimpath -o build/shunt ./cmd/shunt
 
-test: root build lint ## check and test everything; needs root
+test: root build lint ## check and test everything, Debian's kernels in short; needs root
 	go test -count=1 -p 1 -timeout 30m ./...
+
+test-vm: root build ## run all of e2e and twin under Debian's kernel 6.12, emulated; minutes
+	go test -count=1 -v -timeout 1h ./test/vm -full
 
 demo: root build ## show a firewall with shunt off, on and off again, in two minutes
 	build/shunt lab firewall run
 
 bench: root build ## measure everything in docs/bench.md; the machine should be quiet
 	@for b in $(BENCHES); do echo "== shunt bench $$b"; build/shunt bench $$b || failed=1; done; exit $${failed:-0}
+
+bench-check: root build ## count instructions: fail if a case of shunt costs over 2 % more than bench/baseline.json
+	build/shunt bench instructions --rounds 1 --baseline bench/baseline.json $(OURS)
+
+bench-baseline: root build ## write bench/baseline.json anew; commit it alone, with the reason
+	build/shunt bench instructions --rounds 2 --write-baseline bench/baseline.json $(OURS)
 
 lint: deps generate ## gofmt, go vet, staticcheck (the rules of the tree are tests: test/rules)
 	@bad=$$(gofmt -l cmd internal test); [ -z "$$bad" ] || { echo "not as gofmt writes it (make fmt):" $$bad >&2; exit 1; }

@@ -7,6 +7,9 @@
  * 28 bits of magic, 20 bits of flow, 32 bits of sequence. Headers may be rewritten
  * on the way, so the sink looks at nothing else to tell flows apart. The rest of the
  * payload is a fixed pattern: 64-bit words, word n being (n + 1) * PATTERN.
+ *
+ * Between Ethernet and IP there may be one MPLS label (RFC 3032). A sink takes in
+ * frames with the label it was told, or those without one, and calls others foreign.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -17,7 +20,7 @@
 #include <bpf/bpf_helpers.h>
 
 enum traffic {
-	TRAFFIC_HEAD = 88,	/* room for the longest headers and mark, in whole words */
+	TRAFFIC_HEAD = 96,	/* room for the longest headers and mark, in whole words */
 	TRAFFIC_MARK = 10,	/* bytes of the mark */
 	TRAFFIC_MAGIC_A = 0x51f7,
 	TRAFFIC_MAGIC_B = 0xa36,
@@ -200,24 +203,49 @@ struct {
 } traffic_scratch SEC(".maps");
 
 const volatile __u32 traffic_sample = 64;	/* one frame in so many is verified */
+const volatile __u32 traffic_label = 0;		/* that frames must have; 0: none */
 __u32 traffic_epoch = 1;
 
-/* Where L4 begins, its protocol, and the mark; 0 if the frame is not a marked one. */
+/* Where IP begins: a constant to the verifier, as the label is. */
+static __always_inline __u32 ip_at(void)
+{
+	return ETH_HLEN + (traffic_label ? 4 : 0);
+}
+
+/* The IP version of a frame that has the wanted label, and that at the bottom of its stack. */
+static __always_inline __u8 version(__u8 *data)
+{
+	__u16 type = AT16(data + 12);
+
+	if (traffic_label) {
+		__u32 entry = bpf_ntohs(AT16(data + 14)) << 16 | bpf_ntohs(AT16(data + 16));
+
+		if (type != bpf_htons(ETH_P_MPLS_UC) || entry >> 12 != traffic_label || !(entry & 0x100))
+			return 0;
+		return data[ETH_HLEN + 4] >> 4;
+	}
+	return type == bpf_htons(ETH_P_IP) ? 4 : type == bpf_htons(ETH_P_IPV6) ? 6 : 0;
+}
+
+/* Its protocol, and where the mark is; 0 if the frame is not a marked one. */
 static __always_inline __u32 marked(__u8 *data, __u8 *end, __u8 *proto)
 {
-	__u32 l4, mark;
+	__u32 ip = ip_at(), l4, mark;
 
-	if (data + ETH_HLEN + sizeof(struct ipv6hdr) > end)
+	if (data + ip + sizeof(struct ipv6hdr) > end)
 		return 0;
-	if (AT16(data + 12) == bpf_htons(ETH_P_IP)) {
-		if (data[ETH_HLEN] != 0x45)
+	switch (version(data)) {
+	case 4:
+		if (data[ip] != 0x45)
 			return 0;
-		*proto = data[ETH_HLEN + 9];
-		l4 = ETH_HLEN + sizeof(struct iphdr);
-	} else if (AT16(data + 12) == bpf_htons(ETH_P_IPV6)) {
-		*proto = data[ETH_HLEN + 6];
-		l4 = ETH_HLEN + sizeof(struct ipv6hdr);
-	} else {
+		*proto = data[ip + 9];
+		l4 = ip + sizeof(struct iphdr);
+		break;
+	case 6:
+		*proto = data[ip + 6];
+		l4 = ip + sizeof(struct ipv6hdr);
+		break;
+	default:
 		return 0;
 	}
 	switch (*proto) {
@@ -288,7 +316,7 @@ static __always_inline __u64 sum(struct scratch *s, __u32 from, __u32 to, __u64 
 /* The whole frame is what the generator would have sent, but for what a router may change. */
 static __noinline int verify(struct xdp_md *ctx, struct totals *t, __u32 mark, __u8 proto)
 {
-	__u32 zero = 0, len = bpf_xdp_get_buff_len(ctx), l4, ip_len;
+	__u32 zero = 0, len = bpf_xdp_get_buff_len(ctx), ip = ip_at(), l4, ip_len;
 	struct scratch *s = bpf_map_lookup_elem(&traffic_scratch, &zero);
 	__u64 l4_sum;
 
@@ -301,18 +329,18 @@ static __noinline int verify(struct xdp_md *ctx, struct totals *t, __u32 mark, _
 	t->sampled++;
 	AT64(&s->frame[len]) = 0;
 	l4_sum = bpf_htons(proto);
-	if (AT16(&s->frame[12]) == bpf_htons(ETH_P_IP)) {
-		l4 = ETH_HLEN + sizeof(struct iphdr);
-		ip_len = bpf_ntohs(AT16(&s->frame[ETH_HLEN + 2]));
-		if (fold(sum(s, ETH_HLEN, ETH_HLEN + sizeof(struct iphdr), 0)) != 0xffff)
+	if (s->frame[ip] >> 4 == 4) {
+		l4 = ip + sizeof(struct iphdr);
+		ip_len = bpf_ntohs(AT16(&s->frame[ip + 2]));
+		if (fold(sum(s, ip, l4, 0)) != 0xffff)
 			t->bad_ip++;
-		l4_sum = sum(s, 26, 34, l4_sum);
+		l4_sum = sum(s, l4 - 8, l4, l4_sum);
 	} else {
-		l4 = ETH_HLEN + sizeof(struct ipv6hdr);
-		ip_len = bpf_ntohs(AT16(&s->frame[ETH_HLEN + 4])) + sizeof(struct ipv6hdr);
-		l4_sum = sum(s, 22, 54, l4_sum);
+		l4 = ip + sizeof(struct ipv6hdr);
+		ip_len = bpf_ntohs(AT16(&s->frame[ip + 4])) + sizeof(struct ipv6hdr);
+		l4_sum = sum(s, l4 - 32, l4, l4_sum);
 	}
-	if (ETH_HLEN + ip_len != len ||
+	if (ip + ip_len != len ||
 	    (proto == IPPROTO_UDP && bpf_ntohs(AT16(&s->frame[l4 + 4])) != len - l4)) {
 		t->bad_length++;
 		return 0;
@@ -320,7 +348,7 @@ static __noinline int verify(struct xdp_md *ctx, struct totals *t, __u32 mark, _
 	/* ICMPv4 has no pseudo header (RFC 792); UDP over IPv4 may have no sum (RFC 768). */
 	l4_sum = proto == IPPROTO_ICMP ? 0 : l4_sum + bpf_htons(len - l4);
 	if (fold(sum(s, l4, len, l4_sum)) != 0xffff &&
-	    !(proto == IPPROTO_UDP && l4 == 34 && AT16(&s->frame[l4 + 6]) == 0))
+	    !(proto == IPPROTO_UDP && l4 == ip + 20 && AT16(&s->frame[l4 + 6]) == 0))
 		t->bad_l4++;
 
 	__u64 want = 0;
@@ -356,7 +384,7 @@ int traffic_sink(struct xdp_md *ctx)
 		return XDP_PASS;
 	if (t->epoch != traffic_epoch)
 		*t = (struct totals){ .epoch = traffic_epoch };
-	if (!mark || mark > 74 || data + mark + TRAFFIC_MARK > end) {
+	if (!mark || mark > TRAFFIC_HEAD - TRAFFIC_MARK || data + mark + TRAFFIC_MARK > end) {
 		t->foreign++;
 		return XDP_PASS;
 	}

@@ -14,6 +14,10 @@
 // (IpForwDatagrams). A phase that does not add up is an error and no figure. Frames out of
 // order are counted and judged.
 //
+// Instructions are counted where time is made of them: in a virtual machine with one
+// processor, whose clock goes on by a nanosecond with each instruction. There the program
+// runs itself once more (CountInside), with the same rig and the same daemon.
+//
 // `shunt bench` and `shunt lab` call it and print its reports. Limits: it needs root and
 // what package lab needs, iperf3 for TCP; it measures veth, where a wire would be a
 // driver; figures of one machine say nothing about another, ratios say a little.

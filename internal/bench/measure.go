@@ -95,7 +95,11 @@ func (r *rig) send(ctx context.Context, g *source, long time.Duration) (Phase, e
 }
 
 // counters are the two that must explain every frame.
-type counters struct{ hits, forwarded uint64 }
+type counters struct {
+	hits      uint64 // by shunt, wherever
+	xdp       uint64 // of these, in XDP
+	forwarded uint64 // by the kernel's IPv4 and IPv6
+}
 
 func (r *rig) counters(ctx context.Context) (c counters, err error) {
 	if r.client != nil {
@@ -103,14 +107,21 @@ func (r *rig) counters(ctx context.Context) (c counters, err error) {
 		if s, err = r.client.Status(ctx); err != nil {
 			return c, err
 		}
-		c.hits = s.Hits
+		c.hits, c.xdp = s.Hits, s.Counters[api.StageXDP]["hit"]
 	}
 	err = r.top.LAN.NS.Do(func() error {
 		text, err := os.ReadFile("/proc/thread-self/net/snmp")
 		if err != nil {
 			return err
 		}
-		c.forwarded, err = ipForwarded(string(text))
+		if c.forwarded, err = ipForwarded(string(text)); err != nil {
+			return err
+		}
+		if text, err = os.ReadFile("/proc/thread-self/net/snmp6"); err != nil {
+			return err
+		}
+		six, err := ip6Forwarded(string(text))
+		c.forwarded += six
 		return err
 	})
 	return c, err
@@ -136,6 +147,16 @@ func ipForwarded(snmp string) (uint64, error) {
 		}
 	}
 	return 0, fmt.Errorf("bench: /proc/net/snmp has no Ip ForwDatagrams")
+}
+
+// ip6Forwarded finds Ip6OutForwDatagrams in /proc/net/snmp6: the same for IPv6.
+func ip6Forwarded(snmp6 string) (uint64, error) {
+	for _, line := range splitLines(snmp6) {
+		if fields := strings.Fields(line); len(fields) == 2 && fields[0] == "Ip6OutForwDatagrams" {
+			return strconv.ParseUint(fields[1], 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("bench: /proc/net/snmp6 has no Ip6OutForwDatagrams")
 }
 
 func splitLines(text string) []string {

@@ -38,7 +38,8 @@ const (
 type rig struct {
 	top      *lab.Topology
 	binary   string
-	xdp      string // the daemon's --xdp
+	xdp      string   // the daemon's --xdp
+	args     []string // more of its arguments
 	sink     *traffic.Sink
 	mode     Mode
 	daemon   *lab.Daemon
@@ -102,14 +103,23 @@ type source struct {
 
 // source makes UDP frames of size bytes from client to server, on the one core.
 func (r *rig) source(size, flows int) (*source, error) {
+	return r.sourceOf(r.udp(size, flows))
+}
+
+// udp lays out the frames of source.
+func (r *rig) udp(size, flows int) traffic.Frames {
+	return traffic.Frames{
+		SourceMAC: r.top.Client.MAC, DestMAC: r.top.LAN.MAC, Protocol: traffic.UDP, Size: size, Flows: flows, Scatter: true,
+		Source: netip.AddrPortFrom(r.top.Client.V4.Addr(), 1024), Dest: netip.AddrPortFrom(r.top.Server.V4.Addr(), 9),
+	}
+}
+
+// sourceOf is a generator of any frames at the client, on the one core.
+func (r *rig) sourceOf(f traffic.Frames) (*source, error) {
 	g, err := traffic.NewGenerator(traffic.Config{
-		NS: r.top.Client.NS, Device: r.top.Client.Device, CPU: core(),
-		Frames: traffic.Frames{
-			SourceMAC: r.top.Client.MAC, DestMAC: r.top.LAN.MAC, Protocol: traffic.UDP, Size: size, Flows: flows, Scatter: true,
-			Source: netip.AddrPortFrom(r.top.Client.V4.Addr(), 1024), Dest: netip.AddrPortFrom(r.top.Server.V4.Addr(), 9),
-		},
+		NS: r.top.Client.NS, Device: r.top.Client.Device, CPU: core(), Frames: f,
 	})
-	return &source{g, size}, err
+	return &source{g, f.Size}, err
 }
 
 // clear returns the router to the kernel alone: really detached, not paused.
@@ -169,7 +179,7 @@ func (r *rig) enter(ctx context.Context, mode Mode) error {
 
 // start runs the daemon on both ports of the router.
 func (r *rig) start(ctx context.Context, args ...string) (err error) {
-	args = append([]string{"--port", r.top.LAN.Device, "--port", r.top.WAN.Device, "--xdp", r.xdp}, args...)
+	args = append([]string{"--port", r.top.LAN.Device, "--port", r.top.WAN.Device, "--xdp", r.xdp}, append(args, r.args...)...)
 	if r.daemon, err = r.top.StartDaemon(ctx, r.top.LAN.NS, r.binary, args...); err != nil {
 		return err
 	}

@@ -38,6 +38,14 @@ func median(samples []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
+// mean is the sum over the number; 0 without any.
+func mean(samples []float64) (m float64) {
+	for _, x := range samples {
+		m += x / float64(len(samples))
+	}
+	return m
+}
+
 // ratios divides sample by sample: what was measured in one round by what was measured
 // in the same round. A divisor of zero gives zero, which JSON can write.
 func ratios(a, b []float64) []float64 {

@@ -22,7 +22,7 @@ target, or counters that do not add up, make the exit code 1. The machine should
 		Example: `  shunt bench firewall
   shunt bench flows --json`,
 	}
-	group(cmd, e.benchFirewall(), e.benchFlows(), e.benchRules(), e.benchTCP(), e.benchConnections())
+	group(cmd, e.benchFirewall(), e.benchFlows(), e.benchRules(), e.benchTCP(), e.benchConnections(), e.benchInstructions())
 	return cmd
 }
 
@@ -50,7 +50,7 @@ func measuring[R any](e *env, cmd *cobra.Command, run func(context.Context, benc
 			return err
 		}
 		if all := targets(report); bench.Missed(all) > 0 {
-			return fmt.Errorf("bench %s: %d of %d targets missed; if the machine was busy, measure again when it is quiet",
+			return fmt.Errorf("bench %s: %d of %d targets missed; times, not instructions, need a quiet machine: if it was busy, measure again",
 				cmd.Name(), bench.Missed(all), len(all))
 		}
 		return nil

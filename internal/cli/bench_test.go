@@ -67,6 +67,15 @@ func pages() map[string]func(*page) {
 				{Mode: bench.Kernel, Figures: seconds}, {Mode: bench.Shunt, Figures: seconds},
 			}})
 		},
+		"bench-instructions": func(p *page) {
+			over := 1234.0
+			net := bench.Spread{Median: 12345}
+			printInstructions(p, &bench.InstructionsReport{Head: benchHead("instructions"), Cases: []bench.InstructionsCase{
+				{Name: "limit", Title: "empty XDP redirect", Flows: 1, Gross: net, Net: bench.Spread{Median: 418}, Apart: 0.0024},
+				{Name: "xdp-flowtable", Title: "nf_flow_table, same rules", Flows: 10000, Gross: net, Net: net, OverLimit: &over},
+			}, Skipped: []bench.Skipped{{Name: "mpls-push", Probe: "/proc/kallsyms has no mpls_xmit, and modprobe mpls_iptunnel: exit status 1: not found"}},
+				Targets: benchTargets})
+		},
 		"demo": func(p *page) { printDemo(p, demo) },
 	}
 }
@@ -90,13 +99,15 @@ func TestBenchReports(t *testing.T) {
 
 func TestBenchWrongUse(t *testing.T) {
 	for args, want := range map[string]string{
-		"bench fast":                  `shunt: fast: no such command; see "shunt bench --help"`,
-		"bench firewall --rounds 0":   "shunt: firewall: rounds 0: use a number from 1 on",
-		"bench flows --rounds x":      `shunt: flows: invalid argument "x" for "--rounds"`,
-		"bench tcp now":               `shunt: tcp: takes no argument "now"`,
-		"lab bridge":                  `shunt: bridge: no such command; see "shunt lab --help"`,
-		"lab firewall upp":            `shunt: upp: no such command; did you mean "up"?`,
-		"lab firewall run --rounds 1": "shunt: run: unknown flag: --rounds",
+		"bench fast":                   `shunt: fast: no such command; see "shunt bench --help"`,
+		"bench firewall --rounds 0":    "shunt: firewall: rounds 0: use a number from 1 on",
+		"bench flows --rounds x":       `shunt: flows: invalid argument "x" for "--rounds"`,
+		"bench instructions fast":      "shunt: bench: fast: no such case; there are limit, ",
+		"bench instructions --flows 0": "shunt: instructions: --flows 0: use 1 to ",
+		"bench tcp now":                `shunt: tcp: takes no argument "now"`,
+		"lab bridge":                   `shunt: bridge: no such command; see "shunt lab --help"`,
+		"lab firewall upp":             `shunt: upp: no such command; did you mean "up"?`,
+		"lab firewall run --rounds 1":  "shunt: run: unknown flag: --rounds",
 	} {
 		code, _, err := shunt(strings.Fields(args)...)
 		if code != 2 || !strings.HasPrefix(err, want) {

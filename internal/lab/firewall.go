@@ -62,6 +62,7 @@ type FirewallOptions struct {
 	NAT        NAT
 	Fillers    int  // rules ahead of the accept, none of which ever matches
 	Open       bool // no rules at all: then conntrack is not in use, unless NAT needs it
+	Flowtable  bool // the kernel's own software fast path, in the same rules
 	Offloads   Offloads
 	MTU        int  // bytes, 0: 1500
 	Neighbours bool // permanent ones everywhere, so that no ARP is sent
@@ -198,7 +199,14 @@ func (t *Topology) ruleset(o FirewallOptions) (string, error) {
 		return nat, err
 	}
 	var b strings.Builder
-	b.WriteString("table inet filter {\n\tchain forward {\n\t\ttype filter hook forward priority filter; policy drop;\n")
+	b.WriteString("table inet filter {\n")
+	if o.Flowtable {
+		b.WriteString("\tflowtable fast {\n\t\thook ingress priority filter; devices = { lan, wan };\n\t}\n")
+	}
+	b.WriteString("\tchain forward {\n\t\ttype filter hook forward priority filter; policy drop;\n")
+	if o.Flowtable {
+		b.WriteString("\t\tmeta l4proto { tcp, udp } flow add @fast\n")
+	}
 	for i := range o.Fillers {
 		// Shared address space (RFC 6598), which nobody here has.
 		fmt.Fprintf(&b, "\t\tip saddr 100.%d.%d.%d drop\n", 64+i>>16&63, i>>8&255, i&255)

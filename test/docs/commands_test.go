@@ -63,8 +63,8 @@ func blocks(t *testing.T) []block {
 var (
 	comment   = regexp.MustCompile(`(^|\s)#.*`)
 	separator = regexp.MustCompile(`\|\||&&|[|;]`)
-	inline    = regexp.MustCompile("`(shunt [a-z][^`]*|make [a-z]+)`")
-	target    = regexp.MustCompile(`(?m)^([a-z]+):`)
+	inline    = regexp.MustCompile("`(shunt [a-z][^`]*|make [a-z-]+)`")
+	target    = regexp.MustCompile(`(?m)^([a-z-]+):`)
 )
 
 func TestCommandsExist(t *testing.T) {

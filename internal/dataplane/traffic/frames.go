@@ -35,9 +35,12 @@ func (p Protocol) String() string {
 const pattern = 0x9e3779b97f4a7c15
 
 const (
-	// MaxSize and MaxFlows bound Frames.
+	// MaxSize, MaxFlows and MaxLabel bound Frames.
 	MaxSize  = 1518
 	MaxFlows = int(bpfTrafficTRAFFIC_FLOWS)
+	MaxLabel = 1<<20 - 1
+
+	labelSize = 4 // bytes of one entry of a label stack
 
 	portsPerGroup = 1 << bpfTrafficTRAFFIC_PORT_BITS
 )
@@ -53,12 +56,13 @@ type Frames struct {
 	SourceMAC, DestMAC net.HardwareAddr
 	Source, Dest       netip.AddrPort
 	Protocol           Protocol
-	Size               int   // bytes of the Ethernet frame without FCS: MinSize to 1518
-	Flows              int   // 1 to 1,048,576; 0: 1
-	Scatter            bool  // frames one after the other belong to flows far apart, as in real traffic
-	Reverse            bool  // the other direction: flows differ by destination, ICMP is echo reply
-	TOS                uint8 // DSCP and ECN
-	TTL                uint8 // 0: 64
+	Size               int    // bytes of the Ethernet frame without FCS: MinSize to 1518
+	Flows              int    // 1 to 1,048,576; 0: 1
+	Scatter            bool   // frames one after the other belong to flows far apart, as in real traffic
+	Reverse            bool   // the other direction: flows differ by destination, ICMP is echo reply
+	TOS                uint8  // DSCP and ECN
+	TTL                uint8  // 0: 64
+	Label              uint32 // MPLS, between Ethernet and IP, TTL as that of IP; 0: none
 }
 
 // layout is where the parts of a frame are, in bytes from its start.
@@ -83,11 +87,14 @@ func (f *Frames) layout() layout {
 	if f.Protocol == TCP {
 		l.payload = l.l4 + 20
 	}
+	if f.Label != 0 {
+		l.ip, l.l4, l.payload = l.ip+labelSize, l.l4+labelSize, l.payload+labelSize
+	}
 	return l
 }
 
 // MinSize is the least size that holds the headers and the mark: 60 bytes for
-// UDP and ICMP over IPv4, 64 for TCP, 72 and 88 over IPv6.
+// UDP and ICMP over IPv4, 64 for TCP, 72 and 88 over IPv6; up to 8 more with a label.
 func (f *Frames) MinSize() int {
 	head := f.layout().payload + int(bpfTrafficTRAFFIC_MARK)
 	return max(60, (head+7)&^7) // the program writes whole words
@@ -115,6 +122,8 @@ func (f *Frames) check() error {
 		return fmt.Errorf("traffic: source %v and destination %v must be of one family", f.Source, f.Dest)
 	case f.Size < f.MinSize() || f.Size > MaxSize:
 		return fmt.Errorf("traffic: size %d: %v to %v takes %d to %d bytes", f.Size, f.Protocol, f.Dest.Addr(), f.MinSize(), MaxSize)
+	case f.Label > MaxLabel:
+		return fmt.Errorf("traffic: label %d: at most %d", f.Label, MaxLabel)
 	case f.Flows < 0 || f.Flows > MaxFlows:
 		return fmt.Errorf("traffic: %d flows: at most %d", f.Flows, MaxFlows)
 	case int(vary.Port())+min(f.Flows, portsPerGroup) > 1<<16:
@@ -231,9 +240,15 @@ func (f *Frames) vary(l layout, t *bpfFrameTemplate) {
 func (f *Frames) putEthernet(frame []byte, l layout) {
 	copy(frame, f.DestMAC)
 	copy(frame[6:], f.SourceMAC)
-	binary.BigEndian.PutUint16(frame[12:], 0x0800)
-	if l.v6 {
+	switch {
+	case f.Label != 0:
+		binary.BigEndian.PutUint16(frame[12:], 0x8847)
+		// Label, traffic class 0, bottom of stack, TTL (RFC 3032).
+		binary.BigEndian.PutUint32(frame[14:], f.Label<<12|1<<8|uint32(f.TTL))
+	case l.v6:
 		binary.BigEndian.PutUint16(frame[12:], 0x86dd)
+	default:
+		binary.BigEndian.PutUint16(frame[12:], 0x0800)
 	}
 }
 

@@ -129,19 +129,29 @@ func (g *Generator) Close() error {
 func (g *Generator) Run(ctx context.Context, count uint64) (Result, error) {
 	var r Result
 	err := g.config.NS.Do(func() error {
-		if g.config.CPU >= 0 {
-			runtime.LockOSThread() // for good: the thread goes with its affinity
-			var set unix.CPUSet
-			set.Set(g.config.CPU)
-			if err := unix.SchedSetaffinity(0, &set); err != nil {
-				return fmt.Errorf("traffic: pin to CPU %d: %w", g.config.CPU, err)
-			}
+		err := g.pin()
+		if err != nil {
+			return err
 		}
-		var err error
 		r, err = g.send(ctx, count)
 		return err
 	})
 	return r, err
+}
+
+// pin keeps this thread on the configured CPU, and the goroutine on this thread for good:
+// the thread goes with its affinity.
+func (g *Generator) pin() error {
+	if g.config.CPU < 0 {
+		return nil
+	}
+	runtime.LockOSThread()
+	var set unix.CPUSet
+	set.Set(g.config.CPU)
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		return fmt.Errorf("traffic: pin to CPU %d: %w", g.config.CPU, err)
+	}
+	return nil
 }
 
 // Loop sends until ctx ends: load in the background.
@@ -174,14 +184,9 @@ func (g *Generator) send(ctx context.Context, count uint64) (Result, error) {
 
 // burst sends exactly n frames.
 func (g *Generator) burst(n uint64) error {
-	var c bpfCursor
-	if err := g.objects.Cursor.Get(&c); err != nil {
-		return fmt.Errorf("traffic: cursor: %w", err)
-	}
 	// The kernel starts over when a signal comes: the program counts for itself.
-	c.Left = n
-	if err := g.objects.Cursor.Set(c); err != nil {
-		return fmt.Errorf("traffic: cursor: %w", err)
+	if err := g.arm(n); err != nil {
+		return err
 	}
 	_, err := g.objects.Program.Run(&ebpf.RunOptions{
 		Data:      g.frame,
@@ -191,6 +196,20 @@ func (g *Generator) burst(n uint64) error {
 	})
 	if err != nil {
 		return fmt.Errorf("traffic: run the generator: %w", err)
+	}
+	return nil
+}
+
+// arm lets the program send n frames from where it stands.
+func (g *Generator) arm(n uint64) error {
+	var c bpfCursor
+	err := g.objects.Cursor.Get(&c)
+	if err == nil {
+		c.Left = n
+		err = g.objects.Cursor.Set(c)
+	}
+	if err != nil {
+		return fmt.Errorf("traffic: cursor: %w", err)
 	}
 	return nil
 }

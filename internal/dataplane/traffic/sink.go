@@ -57,11 +57,17 @@ type FlowStats struct {
 // AttachSink puts a sink on a device, in native mode. It verifies one frame in
 // sample; 0 means 64. Close takes it away. On a veth it switches the peer's TSO off.
 func AttachSink(n *lab.NS, device string, sample int) (*Sink, error) {
+	return AttachLabelSink(n, device, sample, 0)
+}
+
+// AttachLabelSink puts a sink on a device that takes in frames with this MPLS label, at the
+// bottom of the stack and alone; all others are foreign to it. 0: frames without a label.
+func AttachLabelSink(n *lab.NS, device string, sample int, label uint32) (*Sink, error) {
 	if sample == 0 {
 		sample = 64
 	}
 	s := &Sink{}
-	err := loadProgram(&s.objects, map[string]any{bpfVarTrafficSample: uint32(sample)})
+	err := loadProgram(&s.objects, map[string]any{bpfVarTrafficSample: uint32(sample), bpfVarTrafficLabel: label})
 	if err != nil {
 		return nil, err
 	}
