@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -128,7 +131,7 @@ const (
 // same). It returns ErrNoConnection if there is none. Everybody who listens to
 // conntrack gets one update event.
 func (c *Conntrack) SetLiberal(t Tuple) error {
-	return c.update(t, liberal)
+	return c.update(t, liberal, 0)
 }
 
 func liberal(ae *netlink.AttributeEncoder) error {
@@ -139,19 +142,33 @@ func liberal(ae *netlink.AttributeEncoder) error {
 }
 
 // SetReset gives the TCP connection one of whose directions is t the state CLOSE: after a
-// reset that conntrack did not believe because it had not seen the packets before. The
-// timeout is the one that conntrack set when the reset went by. It returns
-// ErrNoConnection if there is none.
+// reset that conntrack did not believe because it had not seen the packets before. It
+// gets that state's timeout too: not every kernel set it when the reset went by. It
+// returns ErrNoConnection if there is none.
 func (c *Conntrack) SetReset(t Tuple) error {
 	return c.update(t, func(ae *netlink.AttributeEncoder) error {
 		ae.Uint8(ctaTCPState, tcpClose)
 		return nil
-	})
+	}, closeTimeout())
 }
 
-// update changes, in the TCP connection with the tuple t, what tcp says.
-func (c *Conntrack) update(t Tuple, tcp func(*netlink.AttributeEncoder) error) error {
-	body, err := tcpRequest(t, tcp)
+// closeTimeout is how long conntrack keeps a reset connection, in seconds, as it is set
+// for the calling thread's network namespace; tcp_timeouts[] of nf_conntrack_proto_tcp.c
+// if it cannot be read.
+func closeTimeout() uint32 {
+	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close")
+	if err == nil {
+		if seconds, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 32); err == nil {
+			return uint32(seconds)
+		}
+	}
+	return 10
+}
+
+// update changes, in the TCP connection with the tuple t, what tcp says, and its timeout
+// to so many seconds if that is not 0.
+func (c *Conntrack) update(t Tuple, tcp func(*netlink.AttributeEncoder) error, timeout uint32) error {
+	body, err := tcpRequest(t, tcp, timeout)
 	if err != nil {
 		return fmt.Errorf("conntrack: %v: %w", t, err)
 	}
@@ -168,7 +185,7 @@ func (c *Conntrack) update(t Tuple, tcp func(*netlink.AttributeEncoder) error) e
 	return nil
 }
 
-func tcpRequest(t Tuple, tcp func(*netlink.AttributeEncoder) error) ([]byte, error) {
+func tcpRequest(t Tuple, tcp func(*netlink.AttributeEncoder) error, timeout uint32) ([]byte, error) {
 	source, dest := t.Source.Addr().Unmap(), t.Destination.Addr().Unmap()
 	if !source.IsValid() || !dest.IsValid() || source.Is4() != dest.Is4() {
 		return nil, errors.New("addresses of one family are needed")
@@ -203,6 +220,9 @@ func tcpRequest(t Tuple, tcp func(*netlink.AttributeEncoder) error) ([]byte, err
 		ae.Nested(ctaProtoinfoTCP, tcp)
 		return nil
 	})
+	if timeout != 0 {
+		ae.Uint32(ctaTimeout, timeout)
+	}
 	attrs, err := ae.Encode()
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -123,7 +124,8 @@ func TestSetReset(t *testing.T) {
 		if err := c.SetReset(reply); err != nil {
 			t.Fatal(err)
 		}
-		if after := find(t, c, tuple); after.TCPState != tcpClose || after.Status != before.Status {
+		if after := find(t, c, tuple); after.TCPState != tcpClose || after.Status != before.Status ||
+			after.Timeout > 10*time.Second {
 			t.Errorf("%s: %+v, then %+v", host, before, after)
 		}
 		if f := find(t, c, other); f.TCPState == tcpClose {

@@ -220,7 +220,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add(uint16(m.Header.Type), m.Data)
 	}
 	tuple := Tuple{Proto: unix.IPPROTO_TCP, Source: netip.MustParseAddrPort("192.0.2.1:80"), Destination: netip.MustParseAddrPort("192.0.2.2:80")}
-	request, err := tcpRequest(tuple, liberal)
+	request, err := tcpRequest(tuple, liberal, 0)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // startup is how long a daemon may take until its API answers.
-const startup = 20 * time.Second
+const startup = 60 * time.Second
 
 // Daemon is a `shunt run` inside a namespace.
 type Daemon struct {
@@ -29,7 +29,7 @@ type Daemon struct {
 
 // StartDaemon runs `binary run` with the lab's directories and the given
 // arguments (`--port lan`, ...) in namespace n, and returns when its API
-// answers. If it ends before, or does not answer within 20 s, the error holds
+// answers. If it ends before, or does not answer within 60 s, the error holds
 // the end of its log.
 func (l *Lab) StartDaemon(ctx context.Context, n *NS, binary string, args ...string) (*Daemon, error) {
 	d := &Daemon{State: l.State(), BPFFS: l.BPFFS(), exited: make(chan struct{})}

@@ -20,8 +20,8 @@ const emulator = "qemu-system-x86_64"
 // arguments make QEMU's command line. All processors share one thread: with one for each, a
 // guest in ninety panicked while it booted (QEMU up to 8.0 is known to take an int3 of a
 // branch that is being patched by another processor, as code). Of the files that QEMU
-// inherits, number 3 is what the guest reports (see follow), 4 its console.
-func arguments(o Options, i image, initrd string) []string {
+// inherits, number 3 is what the guest reports (see follow), 4 its console, 5 the initrd.
+func arguments(o Options, i image) []string {
 	var clock []string
 	switch {
 	case o.ICount && o.RealIdle:
@@ -35,7 +35,7 @@ func arguments(o Options, i image, initrd string) []string {
 	args := append(clock,
 		"-M", "q35", "-cpu", processor, "-accel", "tcg,thread=single", "-smp", strconv.Itoa(o.CPUs), "-m", strconv.Itoa(o.MemoryMB),
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-		"-kernel", i.kernel(), "-initrd", initrd, "-append", kernelLine,
+		"-kernel", i.kernel(), "-initrd", "/dev/fd/5", "-append", kernelLine,
 		"-chardev", "file,id=console,path=/dev/fd/4", "-serial", "chardev:console",
 		"-chardev", "file,id=output,path=/dev/fd/1", "-chardev", "file,id=report,path=/dev/fd/3",
 		"-device", "virtio-serial", "-device", "virtserialport,nr=1,chardev=output", "-device", "virtserialport,nr=2,chardev=report",
@@ -57,7 +57,7 @@ const kernelLine = "console=ttyS0 quiet oops=panic panic=-1 nowatchdog mitigatio
 	"tsc=reliable no_timer_check random.trust_cpu=on audit=0"
 
 // boot runs QEMU until the guest ends it.
-func boot(ctx context.Context, o Options, i image, initrd string, say func(string, ...any)) (exit int, err error) {
+func boot(ctx context.Context, o Options, i image, initrd *os.File, say func(string, ...any)) (exit int, err error) {
 	qemu, err := find(emulator)
 	if err != nil {
 		return 0, err
@@ -75,9 +75,9 @@ func boot(ctx context.Context, o Options, i image, initrd string, say func(strin
 	defer console.Close()
 
 	errs := &tail{}
-	cmd := exec.CommandContext(ctx, qemu, arguments(o, i, initrd)...)
+	cmd := exec.CommandContext(ctx, qemu, arguments(o, i)...)
 	cmd.Stdout, cmd.Stderr = o.Output, errs
-	cmd.ExtraFiles = []*os.File{reportsEnd, consoleEnd}
+	cmd.ExtraFiles = []*os.File{reportsEnd, consoleEnd, initrd}
 	// QEMU dies with this process. The signal comes when the thread that forked ends: so
 	// that one is kept.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

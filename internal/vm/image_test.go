@@ -77,9 +77,10 @@ func TestNoEmulator(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = boot(t.Context(), Options{}, i, "", t.Logf)
+	_, err = boot(t.Context(), Options{}, i, nil, t.Logf)
 	oneLine(t, err, emulator, "qemu-system-x86")
-	oneLine(t, writeInitrd(filepath.Join(cache, "initrd"), i, ""), "busybox-static")
+	_, err = makeInitrd(i, "")
+	oneLine(t, err, "busybox", "busybox-static")
 }
 
 // TestOneAtATime: who comes second waits for the first, and finds its work done.

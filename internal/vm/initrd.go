@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 //go:embed init.sh
@@ -16,15 +18,15 @@ var initScript []byte
 //go:embed guest.sh
 var guestScript []byte
 
-// writeInitrd makes the first root of the guest: a static shell, the modules that reach
-// the real one, and what is to be run there.
-func writeInitrd(path string, i image, settings string) error {
+// makeInitrd makes the first root of the guest, in memory: a static shell, the modules that
+// reach the real one, and what is to be run there.
+func makeInitrd(i image, settings string) (*os.File, error) {
 	shell, err := find("busybox")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := mustBeStatic(shell); err != nil {
-		return err
+		return nil, err
 	}
 	var a archive
 	for _, dir := range []string{"bin", "dev", "proc", "modules", "lower", "upper", "root"} {
@@ -32,7 +34,7 @@ func writeInitrd(path string, i image, settings string) error {
 	}
 	busybox, err := os.ReadFile(shell)
 	if err != nil {
-		return fmt.Errorf("vm: %w", err)
+		return nil, fmt.Errorf("vm: %w", err)
 	}
 	a.add("bin/busybox", 0o100755, busybox)
 	a.add("init", 0o100755, initScript)
@@ -40,17 +42,26 @@ func writeInitrd(path string, i image, settings string) error {
 	a.add("settings", 0o100644, []byte(settings))
 	modules, err := os.ReadDir(i.initrd())
 	if err != nil {
-		return fmt.Errorf("vm: cache: %w", err)
+		return nil, fmt.Errorf("vm: cache: %w", err)
 	}
 	for _, m := range modules { // sorted by name
 		object, err := os.ReadFile(filepath.Join(i.initrd(), m.Name()))
 		if err != nil {
-			return fmt.Errorf("vm: cache: %w", err)
+			return nil, fmt.Errorf("vm: cache: %w", err)
 		}
 		a.add("modules/"+m.Name(), 0o100644, object)
 	}
 	a.add("TRAILER!!!", 0, nil)
-	return os.WriteFile(path, a.Bytes(), 0o600)
+	fd, err := unix.MemfdCreate("initrd", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("vm: memfd: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "initrd")
+	if _, err := f.Write(a.Bytes()); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("vm: memfd: %w", err)
+	}
+	return f, nil
 }
 
 // mustBeStatic: there are no libraries beside it.

@@ -46,7 +46,7 @@ type Options struct {
 	Dir      string        // working directory; the caller's if empty
 	Env      []string      // NAME=value; beside it there are PATH, HOME and TERM
 	CPUs     int           // 2 if zero, 1 with ICount
-	MemoryMB int           // 2048 if zero; half of it holds what the guest writes to files
+	MemoryMB int           // 2048 if zero; of which three quarters may hold files that the guest writes
 	ICount   bool          // one instruction is one virtual nanosecond, and idle time is skipped
 	RealIdle bool          // with ICount: idle time passes as it does outside
 	Modules  []string      // kernel modules to load before the command starts
@@ -62,7 +62,7 @@ type Options struct {
 //
 // An error says that there is no exit code: the kernel or QEMU cannot be had, the guest
 // died, time is over or ctx is cancelled (both can be told with errors.Is). Whatever it
-// returns, no process and no file but the cache is left. Calls may run side by side; Output
+// returns, no process and no file but the cache is left; nor does a caller that is killed leave any. Calls may run side by side; Output
 // and Progress may be the same writer, and are written to by one goroutine at a time.
 func Run(ctx context.Context, o Options) (exit int, err error) {
 	if o, err = o.complete(); err != nil {
@@ -73,15 +73,11 @@ func Run(ctx context.Context, o Options) (exit int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	dir, err := os.MkdirTemp("", "shunt-vm-")
+	initrd, err := makeInitrd(i, o.settings(i))
 	if err != nil {
-		return 0, fmt.Errorf("vm: %w", err)
-	}
-	defer os.RemoveAll(dir)
-	initrd := filepath.Join(dir, "initrd")
-	if err := writeInitrd(initrd, i, o.settings(i)); err != nil {
 		return 0, err
 	}
+	defer initrd.Close()
 	if o.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, o.Timeout)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -76,8 +77,7 @@ func TestUnknownModule(t *testing.T) {
 	oneLine(t, func() error { _, err := Run(t.Context(), o); return err }(), "cannot load a module", "nonesuch")
 }
 
-// nothingLeft looks, when the test has ended, for files and processes of it: all of them
-// name the directory for temporary files.
+// nothingLeft looks, when the test has ended, for files and processes of it.
 func nothingLeft(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -86,10 +86,10 @@ func nothingLeft(t *testing.T) {
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 			t.Errorf("left behind: %v, %v", left, err)
 		}
-		lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-		for _, name := range lines {
-			if b, err := os.ReadFile(name); err == nil && bytes.Contains(b, []byte(dir)) {
-				t.Errorf("a process is left behind: %s", bytes.ReplaceAll(b, []byte{0}, []byte{' '}))
+		all, _ := filepath.Glob("/proc/[0-9]*/status")
+		for _, name := range all {
+			if b, err := os.ReadFile(name); err == nil && bytes.Contains(b, fmt.Appendf(nil, "\nPPid:\t%d\n", os.Getpid())) {
+				t.Errorf("a process is left behind:\n%s", b)
 			}
 		}
 	})

@@ -45,9 +45,10 @@ var short = map[string][]run{"short": {
 	{"e2e", "-test.run=^(TestPortTaken|TestStatelessRewrite)$"},
 }}
 
-// all are two guests that take about the same time, one for each of two processors.
+// longest is the test that makes two guests take about the same time if it changes over.
 const longest = "^TestTrafficSurvives$"
 
+// all are two guests, one for each of two processors.
 var all = map[string][]run{
 	"one": {{"twin", ""}, {"e2e", "-test.run=" + longest}},
 	"two": {{"e2e", "-test.skip=" + longest}},
