@@ -147,9 +147,11 @@ static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 f
 		return punt(ctx, f, s, REASON_TC_WAY);
 	edit(f, &rw, 1);
 	flow_count(s, f, 1, f->l3_len);
-	/* Padding or a trailer: the kernel would not forward it (pskb_trim_rcsum in ip_rcv_core).
+	/* Padding or a trailer, which may go on in fragments: the kernel would not forward it
+	 * (pskb_trim_rcsum in ip_rcv_core). Not seen is one that begins with the first fragment.
 	 * bpf_xdp_adjust_tail() refuses only what would cut into the Ethernet header. */
-	if (rarely(f->len > ETH_HLEN + f->l3_len) && bpf_xdp_adjust_tail(ctx, (int)(ETH_HLEN + f->l3_len - f->len)))
+	if (rarely(f->len > ETH_HLEN + f->l3_len) &&
+	    bpf_xdp_adjust_tail(ctx, (int)(ETH_HLEN + f->l3_len) - (int)bpf_xdp_get_buff_len(ctx)))
 		return out(f, REASON_MALFORMED, XDP_DROP);
 	return out(f, REASON_HIT, XDP_REDIRECT);
 }

@@ -114,6 +114,16 @@ func TestTCWay(t *testing.T) {
 	}
 }
 
+// TestJumboTrailer: a packet that ends in the linear part of a frame whose trailer goes on in
+// fragments leaves without all of it.
+func TestJumboTrailer(t *testing.T) {
+	b := open(t, exercise.Options{})
+	in, out := b.udp4()
+	b.arm(t, in, out)
+	in.Trailer = make([]byte, 8000)
+	b.counts(t, "xdp hit", func() { b.repeated(t, in, out) })
+}
+
 // TestJumbo: a frame in fragments is for TC from its flow's first packet on.
 func TestJumbo(t *testing.T) {
 	b := open(t, exercise.Options{})
