@@ -4,9 +4,9 @@
  * for a new flow, close a connection.
  *
  * Placing: pair-multiply-shift (Thorup, "High Speed Hashing for Integers and Strings"),
- * a universal hash keyed by a secret per start, gives each key two buckets of two slots. A key without room among its four
- * slots is slow, never wrong. Nothing in use is evicted: only slots whose flow has
- * been idle for `idle`, since its lease ended too.
+ * a universal hash keyed by a secret per start, gives each key two buckets of two
+ * slots. A key without room among its four slots is slow, never wrong. Nothing in use
+ * is evicted: only slots whose flow has been idle for `idle`, since its lease ended too.
  *
  * Readers and writers meet on different CPUs. `seq` is odd while a writer is in;
  * a reader takes it before it looks and compares after it copied (flow_torn). On
@@ -67,8 +67,8 @@ static __always_inline struct bucket *bucket_at(__u32 n)
 	return table + (__u64)(n & bucket_mask) * sizeof(struct bucket);
 }
 
-/* Either of the two choices, to be masked. The upper half of the sum is the hash; the second choice
- * takes in the lower one too, or keys that share a bucket would share both. */
+/* Either of the two choices, to be masked. The upper half of the sum is the hash; the
+ * second choice takes in the lower one too, or keys that share a bucket would share both. */
 static __always_inline __u32 flow_bucket(__u64 h, int choice)
 {
 	if (choice)
@@ -220,12 +220,17 @@ static __always_inline struct slot *flow_claim(const struct flow_key *k, const s
 	return best;
 }
 
-/* Does the packet look like those that the entry was learned from? */
-static __always_inline enum reason flow_differs(const struct slot *s, const struct frame *f)
+static __always_inline int same_macs(const struct slot *s, const struct frame *f)
 {
 	const void *mac = f->eth, *in = s->dmac_in;
 
-	if (*(dword *)mac != *(dword *)in || *(word *)(mac + 8) != *(word *)(in + 8))
+	return *(dword *)mac == *(dword *)in && *(word *)(mac + 8) == *(word *)(in + 8);
+}
+
+/* Does the packet look like those that the entry was learned from? */
+static __always_inline enum reason flow_differs(const struct slot *s, const struct frame *f)
+{
+	if (!same_macs(s, f))
 		return REASON_MAC_DIFFERS;
 	if ((f->tos & 0xfc) != s->dscp_in)
 		return REASON_DSCP_DIFFERS;
@@ -253,11 +258,9 @@ static __always_inline enum reason flow_check(const struct slot *s, const struct
 static __always_inline int flow_good(const struct slot *s, const struct frame *f, __u32 now)
 {
 	const __u32 want = SLOT_ARMED | SLOT_XDP << 8 | (f->tos & 0xfc) << 16;	/* and no SLOT_DRAIN */
-	const void *mac = f->eth, *in = s->dmac_in;
 
 	return !((*(word *)&s->state ^ want) & (0xff | (SLOT_XDP | SLOT_DRAIN) << 8 | 0xff << 16)) &&
-	       s->gen == ctl.gen && before(now, s->lease) &&
-	       *(dword *)mac == *(dword *)in && *(word *)(mac + 8) == *(word *)(in + 8) &&
+	       s->gen == ctl.gen && before(now, s->lease) && same_macs(s, f) &&
 	       (f->key.family == 4 || f->label == s->label_in);
 }
 

@@ -144,7 +144,6 @@ static __always_inline enum reason parse_ipv4(struct frame *f)
 {
 	struct iphdr *ip = f->l3;
 	word *w = f->l3;
-
 	const __u32 room = f->len - (__u32)(ETH_HLEN + sizeof(*ip));
 
 	f->l3_len = (__u16)__builtin_bswap32(w[0]);
