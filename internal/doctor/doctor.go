@@ -48,8 +48,8 @@ func Run(paths config.Paths, ports []string) ([]api.Check, error) {
 	checks = append(checks, s.conntrack()...)
 
 	links, err := kernel.Links()
-	if err != nil {
-		return nil, fmt.Errorf("doctor: %w", err)
+	if err != nil { // what was found so far may say why
+		return append(checks, fail("ports", err.Error(), "mend what failed above first")), nil
 	}
 	for _, pattern := range ports {
 		checks = append(checks, matching(paths, pattern, links)...)
