@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -103,6 +104,23 @@ func TestSetLiberal(t *testing.T) {
 		if err != nil || !strings.Contains(string(out), line) {
 			t.Errorf("conntrack -L: %v, no %q in %s", err, line, out)
 		}
+	}
+}
+
+// TestLoadConntrack: it comes back, though ctnetlink's answer says that more will follow.
+func TestLoadConntrack(t *testing.T) {
+	if !inNetns(t) {
+		return
+	}
+	done := make(chan struct{})
+	go func() { LoadConntrack(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("waits for an answer that does not come")
+	}
+	if _, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_max"); err != nil {
+		t.Errorf("conntrack is not there: %v", err)
 	}
 }
 
