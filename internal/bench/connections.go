@@ -56,6 +56,9 @@ const (
 	// A closed connection stays in the router's conntrack for so many seconds: as long
 	// as usual, and the table is full.
 	timeWait = "5"
+	// A closed connection holds the client's port for a minute (load.go) only while the kernel
+	// keeps so many.
+	timeWaits = "400000"
 	// What shunt may add.
 	connectionTax = 1.05
 )
@@ -72,6 +75,9 @@ func Connections(ctx context.Context, o Options, long time.Duration) (*Connectio
 	}
 	defer r.Close()
 	if err := r.top.LAN.NS.Sysctl("net.netfilter.nf_conntrack_tcp_timeout_time_wait", timeWait); err != nil {
+		return nil, err
+	}
+	if err := r.top.Client.NS.Sysctl("net.ipv4.tcp_max_tw_buckets", timeWaits); err != nil {
 		return nil, err
 	}
 	stop, err := serve(r.top.Server.NS, r.top.Server.V4.Addr())
