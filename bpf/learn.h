@@ -189,8 +189,9 @@ static __always_inline enum reason learn_conntrack(struct sk_buff *k, const stru
 			return REASON_LEARNED;
 		return REASON_NO_CONNTRACK;
 	}
-	/* a module that came after this program was loaded: its structs are not known */
-	if (!bpf_core_type_exists(struct nf_conn))
+	/* A module that came after this program was loaded: its structs are not known. nf_conn
+	 * says nothing, the kernel proper may have it too (net/core/filter.c); helpers it has not. */
+	if (!bpf_core_type_exists(struct nf_conn) || !bpf_core_type_exists(struct nf_conn_help))
 		return REASON_NO_CONNTRACK;
 	if (info == IP_CT_RELATED || info == IP_CT_RELATED_REPLY)
 		return REASON_CT_RELATED;
