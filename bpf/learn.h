@@ -266,16 +266,16 @@ static __always_inline enum reason learn_rewrite(const struct sighting *g, const
 	const struct flow_key *in = &g->key, *out = &f->key;
 	__u64 addresses, ports = 0, l3;
 	__u8 proto = out->proto;
-	int nat;
+	__u32 nat;		/* not 0: something differs; in branches, the verifier would try them all */
 
 	addresses = csum_diff32(in->saddr, out->saddr) + csum_diff32(in->daddr, out->daddr);
-	nat = in->saddr != out->saddr || in->daddr != out->daddr ||
-	      in->sport != out->sport || in->dport != out->dport;
+	nat = (in->saddr ^ out->saddr) | (in->daddr ^ out->daddr) |
+	      (in->sport ^ out->sport) | (in->dport ^ out->dport);
 	if (out->family == 6) {
 		for (int i = 0; i < 3; i++) {
 			addresses += csum_diff32(g->in6.saddr[i], f->in6.saddr[i]) +
 				     csum_diff32(g->in6.daddr[i], f->in6.daddr[i]);
-			nat |= g->in6.saddr[i] != f->in6.saddr[i] || g->in6.daddr[i] != f->in6.daddr[i];
+			nat |= (g->in6.saddr[i] ^ f->in6.saddr[i]) | (g->in6.daddr[i] ^ f->in6.daddr[i]);
 		}
 	}
 	l3 = addresses + csum_diff16(0x45 | (g->tos & 0xfc) << 8, 0x45 | (f->tos & 0xfc) << 8) + csum_diff16(1, 0);
