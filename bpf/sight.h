@@ -25,7 +25,7 @@ static __always_inline struct sighting *sighting_of(const struct sk_buff *k)
 
 static __always_inline void sight_forget(struct sighting *g, const struct sk_buff *k)
 {
-	if (g && g->skb == (__u64)k)
+	if (g->skb == (__u64)k)
 		g->skb = 0;
 }
 
@@ -42,8 +42,6 @@ static __always_inline void sight(struct sighting *g, struct __sk_buff *skb, str
 {
 	struct iphdr *ip = f->l3;
 
-	if (!g)
-		return;
 	g->skb = (__u64)k;
 	g->time = bpf_ktime_get_ns();
 	g->key = f->key;

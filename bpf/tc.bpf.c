@@ -175,10 +175,12 @@ static __always_inline int ingress(struct __sk_buff *skb, const int after_xdp)
 	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
 	struct sighting *g = sighting_of(k);
 
+	if (!c || !g)	/* never: there is a row for each index; or the verifier would ask for both all the way */
+		return NEXT;
 	sight_forget(g, k);
 	if (ctl.paused)
 		return leave(c, REASON_PAUSED, NEXT);
-	if (c && BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL)
+	if (BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL)
 		c->partial++;
 	if (skb->vlan_present)
 		return leave(c, REASON_VLAN_TAG, NEXT);
@@ -208,7 +210,9 @@ int shunt_egress(struct __sk_buff *skb)
 	enum reason reason;
 	struct slot *s;
 
-	if (!g || g->skb != (__u64)k)
+	if (!c || !g)	/* never, as above */
+		return NEXT;
+	if (g->skb != (__u64)k)
 		return leave(c, REASON_UNSIGHTED, NEXT);
 	g->skb = 0;
 	s = &bucket_at(g->bucket)->way[g->way % WAYS];
