@@ -452,9 +452,7 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 	struct lesson l = {};
 	enum reason reason;
 
-	f.data = (void *)(long)skb->data;
-	f.end = (void *)(long)skb->data_end;
-	f.len = skb->len;
+	point(&f, skb);
 	f.key.port = oif;
 	if (BPF_CORE_READ_BITFIELD(k, redirected))
 		return REASON_REDIRECTED;
@@ -470,10 +468,13 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 		return REASON_PORT_UNKNOWN;
 	if (skb->vlan_present)
 		return REASON_ENCAPSULATED;
-	reason = parse(&f);
+	reason = parse_ethernet(&f);
+	if (!reason)
+		reason = parse(&f, f.key.family);
 	if (reason == REASON_TTL)
 		return REASON_TTL_STEP;
-	if (reason || f.key.family != g->key.family || f.key.proto != g->key.proto)
+	if (reason || !take_frame(&f, skb, f.key.family) ||
+	    f.key.family != g->key.family || f.key.proto != g->key.proto)
 		return REASON_ENCAPSULATED;
 	reason = learn_header(g, &f);
 	if (reason != REASON_LEARNED)

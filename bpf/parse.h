@@ -230,9 +230,9 @@ static __always_inline int is_group(const struct frame *f)
 	return f->eth->h_dest[0] & 1;
 }
 
-static __always_inline enum reason parse(struct frame *f)
+/* What the Ethernet header says, key.family with it: 4 or 6. */
+static __always_inline enum reason parse_ethernet(struct frame *f)
 {
-	enum reason reason;
 	__u32 type;
 
 	f->eth = f->data;
@@ -241,18 +241,24 @@ static __always_inline enum reason parse(struct frame *f)
 	type = ether_type(f);
 	if (type != wire16(ETH_P_IP) && type != wire16(ETH_P_IPV6))
 		return why_not_ip(type);
-	if (is_group(f))
-		return REASON_NOT_HOST;
-	if (!frame_headers(f, type == wire16(ETH_P_IP) ? 4 : 6))
+	f->key.family = type == wire16(ETH_P_IP) ? 4 : 6;
+	return is_group(f) ? REASON_NOT_HOST : REASON_HIT;
+}
+
+/* The headers behind it. */
+static __always_inline enum reason parse(struct frame *f, const __u8 family)
+{
+	if (!frame_headers(f, family))
 		return REASON_RUNT;
-	if (type == wire16(ETH_P_IP)) {
-		reason = parse_ipv4(f);
+	return family == 4 ? parse_ipv4(f) : parse_ipv6(f);
+}
+
+static __always_inline void take_key(struct frame *f, const __u8 family)
+{
+	if (family == 4)
 		key_ipv4(f);
-	} else {
-		reason = parse_ipv6(f);
+	else
 		key_ipv6(f);
-	}
-	return reason;
 }
 
 #endif

@@ -9,9 +9,7 @@
 #ifndef SHUNT_SIGHT_H
 #define SHUNT_SIGHT_H
 
-#include "maps.h"
-#include "frame.h"
-#include "flow.h"
+#include "skb.h"
 
 enum { SIGHTING_NS = 1000000 };
 

@@ -6,27 +6,14 @@
 #include "verdict.h"
 #include "parse.h"
 #include "flow.h"
+#include "skb.h"
 #include "edit.h"
 #include "sight.h"
 #include "learn.h"
 
 enum { HEADERS = ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct tcphdr), PACKET_HOST = 0 };
 
-static __always_inline void point(struct frame *f, struct __sk_buff *skb)
-{
-	f->data = (void *)(long)skb->data;
-	f->end = (void *)(long)skb->data_end;
-	f->len = skb->len;
-}
-
-/* Pointers back after a helper moved the data; sizes were checked before. */
-static __always_inline int again(struct frame *f, struct __sk_buff *skb)
-{
-	point(f, skb);
-	return frame_headers(f, f->key.family);
-}
-
-/* What XDP cannot see, then the frame itself. */
+/* What XDP cannot see, then the frame's Ethernet header. */
 static __always_inline enum reason inspect(struct __sk_buff *skb, struct sk_buff *k, struct frame *f)
 {
 	if (skb->pkt_type != PACKET_HOST)
@@ -39,7 +26,7 @@ static __always_inline enum reason inspect(struct __sk_buff *skb, struct sk_buff
 		bpf_skb_pull_data(skb, f->len < HEADERS ? f->len : HEADERS);
 		point(f, skb);
 	}
-	return parse(f);
+	return parse_ethernet(f);
 }
 
 /* Length of the packet, or of the longest one that it will be cut into (GSO). */
@@ -84,11 +71,11 @@ static __always_inline void edit_l4_sum_skb(struct __sk_buff *skb, struct sk_buf
 
 /* Repeat at TC: skips the stack, keeps qdisc, GSO and checksum offload. */
 static __always_inline int repeat(struct __sk_buff *skb, struct sk_buff *k, struct frame *f,
-				  struct slot *s, const struct place *at, struct tally *c)
+				  struct slot *s, const struct place *at, struct tally *c, const __u8 family)
 {
 	__u32 packets = skb->gso_segs > 1 ? skb->gso_segs : 1;
 	__u32 oif = s->oif, mark = s->mark, priority = s->priority;
-	struct rewrite rw = {};
+	struct rewrite rw;
 	__u16 before, after;
 
 	if (packet_len(skb, f) > s->mtu) {
@@ -96,14 +83,14 @@ static __always_inline int repeat(struct __sk_buff *skb, struct sk_buff *k, stru
 		s->why = REASON_OVER_MTU;
 		return leave(c, REASON_OVER_MTU, NEXT);
 	}
-	rewrite_copy(&rw, s, f->key.family);
+	rewrite_copy(&rw, s, family);
 	if (flow_torn(s, at))
 		return leave(c, REASON_BUSY, NEXT);
 
 	if (f->len > ETH_HLEN + f->l3_len && !skb->gso_size) {
 		if (bpf_skb_change_tail(skb, ETH_HLEN + f->l3_len, 0))
 			return leave(c, REASON_MALFORMED, NEXT);
-		if (!again(f, skb))
+		if (!again(f, skb, family))
 			return leave(c, REASON_RUNT, NEXT);
 	}
 	flow_count(s, f, packets, f->l3_len);
@@ -113,7 +100,7 @@ static __always_inline int repeat(struct __sk_buff *skb, struct sk_buff *k, stru
 	if (rw.flags & SLOT_NAT)
 		edit_l4_sum_skb(skb, k, f, &rw);
 	/* IPv4's header sums to nothing; IPv6's traffic class and hop limit are in a COMPLETE sum */
-	if (f->key.family == 6)
+	if (family == 6)
 		bpf_csum_update(skb, csum_fold(csum_diff16(before, after) + csum_diff16(0x100, 0)));
 	skb->mark = mark;
 	skb->priority = priority;
@@ -127,42 +114,72 @@ static __always_inline int marked(const struct __sk_buff *skb)
 	return (void *)(m + 1) <= (void *)(long)skb->data && m->magic == MARK;
 }
 
-/* `counted`: XDP did what flow_slow() does, but for frames in fragments, which it did not read. */
-static __always_inline int judge(struct __sk_buff *skb, struct sk_buff *k, struct sighting *g,
-				 struct tally *c, const int counted)
+static __always_inline struct slot *slot_at(__u32 bucket, __u32 way)
 {
-	struct frame f = { .key.port = skb->ifindex };
-	struct place at = {};
+	return &bucket_at(bucket)->way[way % WAYS];
+}
+
+struct first {
+	struct flow_key key;
+	struct flow_words in6;
+	struct place at;
+};
+
+/* The first packet of a flow. Not static: the verifier looks at such a function once,
+ * for any arguments, and not again for each call. */
+__noinline int claim_aside(struct first *p)
+{
+	return p && flow_claim(&p->key, &p->in6, &p->at);
+}
+
+static __always_inline int refuse(struct tally *c, struct frame *f, enum reason reason, const __u8 family)
+{
+	struct closing closing;
+
+	if (reason != REASON_TCP_CLOSE && reason != REASON_TCP_SYN)
+		return leave(c, reason, NEXT);
+	take_key(f, family);
+	closing = closing_of(f, reason);
+	reason = flow_close(&closing);
+	return leave(c, reason, reason == REASON_TCP_IMPLAUSIBLE ? DROP : NEXT);
+}
+
+/* `family` is a constant: the two copies of this function do without the other's work.
+ * `counted`: XDP did what flow_slow() does, but for frames in fragments, which it did not read. */
+static __always_inline int judge(struct __sk_buff *skb, struct sk_buff *k, struct frame *f, struct sighting *g,
+				 struct tally *c, const __u8 family, const int counted)
+{
 	__u32 gen = ctl.gen;
 	enum reason reason;
+	struct place at;
 	struct slot *s;
 
-	reason = inspect(skb, k, &f);
-	if (reason == REASON_TCP_CLOSE || reason == REASON_TCP_SYN) {
-		struct closing closing = closing_of(&f, reason);
-
-		reason = flow_close(&closing);
-		return leave(c, reason, reason == REASON_TCP_IMPLAUSIBLE ? DROP : NEXT);
-	}
-	if (reason)
-		return leave(c, reason, NEXT);
-	if (f.key.proto == IPPROTO_TCP && ctl.tcp_off)
+	reason = parse(f, family);
+	if (rarely(reason))
+		return refuse(c, f, reason, family);
+	if (!take_frame(f, skb, family))
+		return leave(c, REASON_RUNT, NEXT);
+	if (ctl.tcp_off && f->key.proto == IPPROTO_TCP)
 		return leave(c, REASON_TCP_OFF, NEXT);
 
-	s = flow_find(&f.key, &f.in6, &at);
-	if (!s)
-		s = flow_claim(&f.key, &f.in6, &at);
-	if (!s)
-		return leave(c, REASON_TABLE_FULL, NEXT);
-	if (counted && !ctl.no_marks && f.data + f.len <= f.end)
+	s = flow_find(&f->key, &f->in6, &at);
+	if (rarely(!s)) {
+		struct first first = { .key = f->key, .in6 = f->in6 };
+
+		if (!claim_aside(&first))
+			return leave(c, REASON_TABLE_FULL, NEXT);
+		at = first.at;
+		s = slot_at(at.bucket, at.way);
+	}
+	if (counted && !ctl.no_marks && f->data + f->len <= f->end)
 		s->taken += skb->gso_segs > 1 ? skb->gso_segs : 1;
-	reason = flow_check(s, &f);
+	reason = flow_check(s, f);
 	if (!reason)
-		return repeat(skb, k, &f, s, &at, c);
-	if (!counted || ctl.no_marks || f.data + f.len > f.end)
-		reason = flow_slow(s, &f, reason);
+		return repeat(skb, k, f, s, &at, c, family);
+	if (!counted || ctl.no_marks || f->data + f->len > f->end)
+		reason = flow_slow(s, f, reason);
 	if (is_due(reason))
-		sight(g, skb, k, &f, &at, gen);
+		sight(g, skb, k, f, &at, gen);
 	return leave(c, reason, NEXT);
 }
 
@@ -174,6 +191,8 @@ static __always_inline int ingress(struct __sk_buff *skb, const int after_xdp)
 	struct tally *c = tally_of(STAGE_TC_INGRESS, skb->ifindex);
 	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
 	struct sighting *g = sighting_of(k);
+	enum reason reason;
+	struct frame f;
 
 	if (!c || !g)	/* never: there is a row for each index; or the verifier would ask for both all the way */
 		return NEXT;
@@ -186,7 +205,13 @@ static __always_inline int ingress(struct __sk_buff *skb, const int after_xdp)
 		return leave(c, REASON_VLAN_TAG, NEXT);
 	if (after_xdp && !marked(skb) && !ctl.no_marks)
 		return leave(c, REASON_JUDGED, NEXT);
-	return judge(skb, k, g, c, after_xdp);
+	f.key.port = skb->ifindex;
+	reason = inspect(skb, k, &f);
+	if (reason)
+		return leave(c, reason, NEXT);
+	if (f.key.family == 4)
+		return judge(skb, k, &f, g, c, 4, after_xdp);
+	return judge(skb, k, &f, g, c, 6, after_xdp);
 }
 
 SEC("tcx/ingress")
@@ -215,7 +240,7 @@ int shunt_egress(struct __sk_buff *skb)
 	if (g->skb != (__u64)k)
 		return leave(c, REASON_UNSIGHTED, NEXT);
 	g->skb = 0;
-	s = &bucket_at(g->bucket)->way[g->way % WAYS];
+	s = slot_at(g->bucket, g->way);
 	reason = learn(skb, k, g, s);
 	if (reason > REASON_CHANGED && same_flow(s, &g->key, &g->in6))
 		s->why = reason;	/* for explain */

@@ -55,14 +55,6 @@ static __always_inline int punt(struct xdp_md *ctx, const struct frame *f, struc
 	return out(f, reason, XDP_PASS);
 }
 
-static __always_inline void take_key(struct frame *f, const __u8 family)
-{
-	if (family == 4)
-		key_ipv4(f);
-	else
-		key_ipv6(f);
-}
-
 enum { BULK = 16 };	/* DEV_MAP_BULK_SIZE */
 
 /* When the lease ends, hits of this NAPI poll may still wait in the devmap's bulk queue
