@@ -65,35 +65,11 @@ func (d *Daemon) Status() (api.Status, error) {
 
 // Ports implements api.Backend.
 func (d *Daemon) Ports() ([]api.Port, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	var list []api.Port
-	for index, p := range d.ports {
-		a := api.Port{
-			Name: p.link.Name, Index: index, Driver: p.link.Driver, MTU: p.link.MTU, Qdisc: p.link.Qdisc,
-			Reason: p.decision.Reason, Remedy: p.decision.Remedy,
-			XDPReceive: p.decision.XDPReceive, XDPTransmit: p.decision.XDPTransmit,
-		}
-		switch {
-		case !p.decision.Attach:
-			a.State = api.PortRefused
-		case p.decision.XDPReceive:
-			a.State = api.PortXDPAndTC
-		default:
-			a.State = api.PortTC
-		}
-		x, err := d.plane.Counters(dataplane.StageXDP, index)
+	for _, p := range d.showing() {
+		a, err := d.port(p)
 		if err != nil {
 			return nil, err
-		}
-		c, err := d.plane.Counters(dataplane.StageTCIngress, index)
-		if err != nil {
-			return nil, err
-		}
-		a.Hits = x.Of("hit") + c.Of("hit")
-		a.Punts = c.Total() - c.Of("hit") - c.Of("tcp_implausible")
-		if t, err := d.plane.Transmit(index); err == nil {
-			a.Sent, a.Drops, a.Errors = t.Sent, t.Drops, t.Errors
 		}
 		list = append(list, a)
 	}
@@ -104,6 +80,42 @@ func (d *Daemon) Ports() ([]api.Port, error) {
 	}
 	slices.SortFunc(list, func(a, b api.Port) int { return strings.Compare(a.Name, b.Name) })
 	return list, nil
+}
+
+func (d *Daemon) showing() []shown {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.shown
+}
+
+// port is a port in the API's words, with its counters of now.
+func (d *Daemon) port(p shown) (api.Port, error) {
+	index := p.link.Index
+	a := api.Port{
+		Name: p.link.Name, Index: index, Driver: p.link.Driver, MTU: p.link.MTU, Qdisc: p.link.Qdisc,
+		State: api.PortTC, Reason: p.decision.Reason, Remedy: p.decision.Remedy,
+		XDPReceive: p.decision.XDPReceive, XDPTransmit: p.decision.XDPTransmit,
+	}
+	switch {
+	case !p.decision.Attach:
+		a.State = api.PortRefused
+	case p.decision.XDPReceive:
+		a.State = api.PortXDPAndTC
+	}
+	x, err := d.plane.Counters(dataplane.StageXDP, index)
+	if err != nil {
+		return a, err
+	}
+	c, err := d.plane.Counters(dataplane.StageTCIngress, index)
+	if err != nil {
+		return a, err
+	}
+	a.Hits = x.Of("hit") + c.Of("hit")
+	a.Punts = c.Total() - c.Of("hit") - c.Of("tcp_implausible")
+	if t, err := d.plane.Transmit(index); err == nil {
+		a.Sent, a.Drops, a.Errors = t.Sent, t.Drops, t.Errors
+	}
+	return a, nil
 }
 
 // clock turns the data path's jiffies into seconds.
@@ -117,8 +129,8 @@ func (d *Daemon) clock() clock {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c.now = d.beaten.jiffies + d.jiffies(time.Since(d.beaten.at))
-	for index, p := range d.ports {
-		c.names[index] = p.link.Name
+	for _, p := range d.shown {
+		c.names[p.link.Index] = p.link.Name
 	}
 	return c
 }

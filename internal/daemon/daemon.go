@@ -5,7 +5,8 @@
 // kernel, flows from the pinned maps), so that a new daemon takes over where a dead one
 // stopped, and nothing forwards differently in between: leases end by themselves.
 //
-// One goroutine owns the ports (loop in this file); the API reads snapshots. Limits: one
+// One goroutine owns the ports (loop in this file) and asks the kernel about them without
+// a lock; the API reads what it showed of them last. Limits: one
 // daemon serves one network namespace, and every announced change makes all flows prove
 // themselves again.
 package daemon
@@ -48,10 +49,12 @@ type Daemon struct {
 	hz      uint32
 	started time.Time
 	log     *slog.Logger
-	stop    chan struct{} // closed by the API's stop
+	stop    chan struct{}                       // closed by the API's stop
+	hooks   func(kernel.Link) ([]string, error) // kernel.Hooks, but in tests
+	ports   map[int]*port                       // loop's: configured interfaces that are there now, by ifindex
 
-	mu     sync.Mutex
-	ports  map[int]*port     // configured interfaces that are there now, by ifindex
+	mu     sync.Mutex        // what loop and the API share
+	shown  []shown           // the ports, as of the last review; replaced, never changed
 	events map[string]uint64 // announced changes by kind
 	lease  leaseControl
 	beaten heartbeat
@@ -124,7 +127,7 @@ func open(cfg config.Config, paths config.Paths) (*Daemon, error) {
 	}
 	d := &Daemon{
 		cfg: cfg, paths: paths, hz: hz, started: time.Now(), log: slog.Default(),
-		stop: make(chan struct{}), ports: map[int]*port{}, events: map[string]uint64{},
+		stop: make(chan struct{}), hooks: kernel.Hooks, ports: map[int]*port{}, events: map[string]uint64{},
 	}
 	if err := d.checkNames(); err != nil {
 		return nil, err

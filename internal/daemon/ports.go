@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"shunt/internal/dataplane"
 	"shunt/internal/kernel"
 	"shunt/internal/policy"
@@ -26,15 +28,19 @@ type port struct {
 	loses    time.Time          // no XDP towards it before
 }
 
-// review reads all links, decides for each wanted one, and makes it so. At the start a
-// port that somebody else's XDP program holds is an error; later it is refused.
+// shown is what the API tells of a port.
+type shown struct {
+	link     kernel.Link
+	decision policy.Decision
+}
+
+// review reads all links, decides for each wanted one, makes it so, and shows it. At the
+// start a port that somebody else's XDP program holds is an error; later it is refused.
 func (d *Daemon) review(first bool) error {
 	links, err := kernel.Links()
 	if err != nil {
 		return err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if first {
 		if err := d.taken(links); err != nil {
 			return err
@@ -46,21 +52,15 @@ func (d *Daemon) review(first bool) error {
 		if !d.cfg.Wants(l.Name) {
 			continue
 		}
-		there[l.Index] = true
-		p := d.ports[l.Index]
-		if p == nil {
-			p = &port{}
-			if d.ownXDP(l) {
-				p.peer = policy.Wired() // an earlier daemon saw so; nothing is detached to find out again
-			}
-			// an earlier daemon's figures are not this one's; without any they are zero
-			p.seen, _ = d.received(l.Index)
-			p.transmit, _ = d.plane.Transmit(l.Index)
-			d.ports[l.Index] = p
+		p := d.meet(l)
+		err := d.decide(p, l)
+		if errors.Is(err, unix.ENODEV) { // it went since the links were read
+			continue
 		}
-		if err := d.decide(p, l); err != nil {
+		if err != nil {
 			return err
 		}
+		there[l.Index] = true
 		if p.decision.Attach {
 			want = append(want, dataplane.Attach{Index: l.Index,
 				XDPReceive: p.decision.XDPReceive, XDPTransmit: p.decision.XDPTransmit})
@@ -72,7 +72,39 @@ func (d *Daemon) review(first bool) error {
 			delete(d.ports, index)
 		}
 	}
-	return d.apply(want, first)
+	if err := d.apply(want, first); err != nil {
+		return err
+	}
+	d.show()
+	return nil
+}
+
+// meet returns the port of a link, a new one if it was not there before.
+func (d *Daemon) meet(l kernel.Link) *port {
+	p := d.ports[l.Index]
+	if p != nil {
+		return p
+	}
+	p = &port{link: l}
+	if d.ownXDP(l) {
+		p.peer = policy.Wired() // an earlier daemon saw so; nothing is detached to find out again
+	}
+	// an earlier daemon's figures are not this one's; without any they are zero
+	p.seen, _ = d.received(l.Index)
+	p.transmit, _ = d.plane.Transmit(l.Index)
+	d.ports[l.Index] = p
+	return p
+}
+
+// show lets the API see the ports as they are now.
+func (d *Daemon) show() {
+	var now []shown
+	for _, p := range d.ports {
+		now = append(now, shown{p.link, p.decision})
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.shown = now
 }
 
 // apply has the ports made so, and writes into their decisions what could not be had.
@@ -109,8 +141,6 @@ func (d *Daemon) apply(want []dataplane.Attach, first bool) error {
 // second: with many chains and filters that costs more than all the rest, and every change
 // of them is announced.
 func (d *Daemon) hooksChanged() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	for _, p := range d.ports {
 		p.looked = false
 	}
@@ -135,7 +165,7 @@ func (d *Daemon) ownXDP(l kernel.Link) bool {
 // decide fills in the port's facts and its decision, and logs what is new.
 func (d *Daemon) decide(p *port, l kernel.Link) error {
 	if !p.looked {
-		hooks, err := kernel.Hooks(l)
+		hooks, err := d.hooks(l)
 		if err != nil {
 			return err
 		}
@@ -181,8 +211,6 @@ func (d *Daemon) received(index int) (policy.Wire, error) {
 // count against all ports: what one peer sends in bulk, the other acknowledges, and both
 // directions are faster by TC then.
 func (d *Daemon) observe(now time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	news := map[*port]policy.Wire{}
 	var partial uint64
 	for index, p := range d.ports {
@@ -204,7 +232,6 @@ func (d *Daemon) observe(now time.Time) {
 // checkTransmits takes XDP from an egress whose driver refuses frames, or loses more than
 // one in eight to a full queue: the kernel's way has a qdisc and says why it drops.
 func (d *Daemon) checkTransmits() {
-	d.mu.Lock()
 	var lost []string
 	for index, p := range d.ports {
 		t, err := d.plane.Transmit(index)
@@ -219,7 +246,6 @@ func (d *Daemon) checkTransmits() {
 			lost = append(lost, fmt.Sprintf("%s (%d refused, %d dropped, %d sent)", p.link.Name, errs, drops, sent))
 		}
 	}
-	d.mu.Unlock()
 	if lost == nil {
 		return
 	}
