@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"unsafe"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
@@ -69,8 +71,32 @@ func removeDir(dir string) error {
 	return rmdir(dir)
 }
 
+// removing is what Paused holds once a removal has begun. An operator's pause outlasts the
+// daemon; this one is not his, and where it is found the removal did not come to its end.
+const removing = 2
+
+// retire makes every packet the kernel's: no port may send to one that is detached already.
+func (p *Plane) retire() {
+	var c tcControl
+	p.setWord(unsafe.Offsetof(c.Paused), removing)
+}
+
+// retire does so for what is pinned in dir, if it has this layout.
+func retire(dir string) {
+	p := &Plane{dir: dir}
+	m, err := ebpf.LoadPinnedMap(p.pin("maps", controlMap), nil)
+	if err != nil {
+		return
+	}
+	defer m.Close()
+	if p.ctl, err = m.Memory(); err == nil && int(p.control().Abi) == ABIVersion {
+		p.retire()
+	}
+}
+
 // empty removes what prepareDir and Pin made in dir.
 func empty(dir string) error {
+	retire(dir)
 	for _, d := range []string{filepath.Join(dir, "links"), filepath.Join(dir, "maps")} {
 		entries, err := os.ReadDir(d)
 		if errors.Is(err, os.ErrNotExist) {

@@ -65,7 +65,8 @@ type Plane struct {
 }
 
 // Open loads the programs and takes over what is pinned in o.Dir, or begins afresh: what
-// another ABI or another size left there is detached and removed first.
+// another ABI, another size or a removal that failed left there is detached and removed
+// first.
 //
 // Nothing new is attached: ports that were attached before stay so and get the new
 // programs, the rest is Apply's. An error leaves what could have been taken over pinned,
@@ -154,7 +155,7 @@ func (p *Plane) openPinned(o Options) (map[string]*ebpf.Map, error) {
 	}
 	sizeSpecs(spec, o)
 	var c tcControl
-	ok := maps[controlMap].Lookup(uint32(0), &c) == nil && int(c.Abi) == ABIVersion
+	ok := maps[controlMap].Lookup(uint32(0), &c) == nil && int(c.Abi) == ABIVersion && c.Paused != removing
 	for name, m := range maps {
 		s := spec.Maps[name]
 		ok = ok && m.Type() == s.Type && m.ValueSize() == s.ValueSize && m.MaxEntries() == s.MaxEntries
@@ -373,9 +374,10 @@ func (p *Plane) Close() error {
 }
 
 // Remove takes the data path away: all programs from all ports, and everything pinned.
-// From its first moment on no packet is repeated. The Plane can only be closed afterwards.
+// From its first moment on no packet is repeated, and if it fails, no packet is until the
+// next Open begins afresh. The Plane can only be closed afterwards.
 func (p *Plane) Remove() error {
-	p.Pause(true) // no port may send to one that is detached already
+	p.retire()
 	var errs []error
 	for name, a := range p.links {
 		errs = append(errs, a.release())

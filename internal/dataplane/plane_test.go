@@ -306,6 +306,69 @@ func TestRemove(t *testing.T) {
 	}
 }
 
+// TestHalfRemoved: what a removal left over because it failed sends nothing, and is not
+// taken over: it was paused so that nothing would be lost, not for the operator.
+func TestHalfRemoved(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		remove func(*router, *Plane) error
+	}{
+		{"by its own process", func(_ *router, p *Plane) error {
+			err := p.Remove()
+			return errors.Join(err, p.Close())
+		}},
+		{"by another one", func(r *router, p *Plane) error {
+			return errors.Join(p.Close(), Remove(r.BPFFS()))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRouter(t)
+			p := r.open(t, 1024)
+			r.apply(t, p, r.want())
+			control, err := p.maps[controlMap].Clone()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer control.Close()
+			foreign := filepath.Join(r.BPFFS(), "links", "foreign")
+			if err := os.MkdirAll(filepath.Join(foreign, "er"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.remove(r, p); err == nil || !strings.Contains(err.Error(), foreign) {
+				t.Errorf("removed beside %s: %v", foreign, err)
+			}
+			var left tcControl
+			if err := control.Lookup(uint32(0), &left); err != nil || left.Paused == 0 {
+				t.Errorf("what is left goes on: %v, paused %d", err, left.Paused)
+			}
+			if err := os.RemoveAll(foreign); err != nil {
+				t.Fatal(err)
+			}
+			q := r.open(t, 1024)
+			defer q.Close()
+			if q.TookOver || q.Paused() {
+				t.Errorf("took over %v, paused %v", q.TookOver, q.Paused())
+			}
+			if n := r.attached(t, r.ports[0]); n != 0 {
+				t.Errorf("%d programs of the old data path are still attached", n)
+			}
+		})
+	}
+}
+
+// TestPauseStays: a pause is the operator's, and outlasts the daemon.
+func TestPauseStays(t *testing.T) {
+	r := newRouter(t)
+	p := r.open(t, 1024)
+	p.Pause(true)
+	p.Close()
+	q := r.open(t, 1024)
+	defer q.Close()
+	if !q.TookOver || !q.Paused() {
+		t.Errorf("took over %v, paused %v", q.TookOver, q.Paused())
+	}
+}
+
 // TestNoBPFFS: one line that names the directory and the fix, and nothing is left there.
 func TestNoBPFFS(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "shunt")
