@@ -84,14 +84,15 @@ func (e *env) stopCommand() *cobra.Command {
 		Use:   "stop",
 		Short: "End the daemon and leave nothing attached",
 		Long: `Ends the daemon and waits until it is gone, with its programs and maps. Where a daemon
-died, what it left is removed.`,
+died, or could not remove all, what it left is removed.`,
 		Example: `  shunt stop`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), stopPatience)
 			defer cancel()
 			err := stopDaemon(ctx, e.client())
-			if errors.Is(err, api.ErrNoDaemon) && CleanUp != nil {
+			// what a living one could not remove is told here, not only in its log
+			if (err == nil || errors.Is(err, api.ErrNoDaemon)) && CleanUp != nil {
 				return CleanUp(e.paths)
 			}
 			return err

@@ -107,7 +107,7 @@ func empty(dir string) error {
 		}
 		for _, e := range entries {
 			if err := unpin(filepath.Join(d, e.Name())); err != nil {
-				return fmt.Errorf("%s: %w", d, err)
+				return fmt.Errorf("%s: %w; remove it by hand", d, err)
 			}
 		}
 		if err := rmdir(d); err != nil {

@@ -155,3 +155,31 @@ func TestStop(t *testing.T) {
 	r.terminate()
 	stop("after SIGTERM")
 }
+
+// TestStopFails: what cannot be removed is named, and once it is out of the way, "stop"
+// leaves nothing and "run" begins as ever.
+func TestStopFails(t *testing.T) {
+	r := newRig(t, lab.FirewallOptions{Neighbours: true})
+	foreign := filepath.Join(r.BPFFS(), "links", "foreign")
+	shunt := func(words string) []string {
+		return []string{program, words, "--state", r.State(), "--bpffs", r.BPFFS()}
+	}
+	for _, next := range []string{"stop", "run"} {
+		r.start(program, with("--xdp", "on")...)
+		r.must(os.MkdirAll(filepath.Join(foreign, "er"), 0o700))
+		r.refusal("stop", shunt("stop"), 1, foreign)
+		if err := r.daemon.Wait(); err == nil {
+			t.Error("the daemon could not remove all, and ended as if it had")
+		}
+		r.ping()
+		r.must(os.RemoveAll(foreign))
+		if next == "run" {
+			r.start(program, with("--xdp", "on")...)
+			r.fast("after a stop that failed", r.sink(r.Server, 1), true)
+		}
+		if out, errs, code := r.shunt("stop"); code != 0 || out+errs != "" {
+			t.Errorf("stop again, before %s: exit code %d, %q, %q", next, code, out, errs)
+		}
+		r.nothing()
+	}
+}
