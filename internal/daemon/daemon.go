@@ -50,6 +50,7 @@ type Daemon struct {
 	started time.Time
 	log     *slog.Logger
 	stop    chan struct{}                       // closed by the API's stop
+	ready   bool                                // the start came to its end
 	hooks   func(kernel.Link) ([]string, error) // kernel.Hooks, but in tests
 	ports   map[int]*port                       // loop's: configured interfaces that are there now, by ifindex
 
@@ -68,62 +69,51 @@ type heartbeat struct {
 }
 
 // Run serves until ctx ends, which leaves the data path as it is, or until the API's
-// stop, which takes it away. Errors are one line.
+// stop, which takes it away. A start that fails leaves what it found. Errors are one line.
 func Run(ctx context.Context, cfg config.Config, paths config.Paths) error {
-	unlock, err := lock(paths)
+	if err := fit(); err != nil {
+		return err
+	}
+	place, err := enter(paths)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer place.close()
 	d, err := open(cfg, paths)
 	if err != nil {
+		place.undo()
 		return err
 	}
 	err = d.serve(ctx)
-	if !d.stopped() {
-		d.plane.Close()
-		return err
+	switch {
+	case d.stopped():
+		return errors.Join(err, d.plane.Remove(), d.plane.Close(), place.remove())
+	case !d.ready:
+		if !d.plane.TookOver {
+			err = errors.Join(err, d.plane.Remove())
+		}
+		place.undo()
 	}
-	return errors.Join(err, d.plane.Remove(), d.plane.Close(), os.Remove(paths.Lock()))
+	d.plane.Close()
+	return err
 }
 
-// CleanUp removes what a dead daemon left. It refuses while one lives.
-func CleanUp(paths config.Paths) error {
-	if _, err := os.Stat(paths.State); errors.Is(err, os.ErrNotExist) {
-		return dataplane.Remove(paths.BPFFS)
-	}
-	unlock, err := lock(paths)
+// fit is the error for a machine that cannot run the daemon.
+func fit() error {
+	release, err := kernel.Version()
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	os.Remove(paths.Socket())
-	return errors.Join(dataplane.Remove(paths.BPFFS), os.Remove(paths.Lock()))
-}
-
-// lock keeps a second daemon out of the same state directory.
-func lock(paths config.Paths) (unlock func(), err error) {
-	if err := os.MkdirAll(paths.State, 0o755); err != nil {
-		return nil, fmt.Errorf("state directory: %w; name another with --state", err)
+	if !release.AtLeast(6, 6) {
+		return fmt.Errorf("kernel %s is too old: shunt needs 6.6 or later (tcx, kernel context casts, netdev features)", release)
 	}
-	f, err := os.OpenFile(paths.Lock(), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock file: %w; run as root", err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("%s: a daemon runs already; end it with \"shunt stop\" or give this one another --state and --bpffs", paths.Lock())
-	}
-	return func() { f.Close() }, nil
+	return nil
 }
 
 func open(cfg config.Config, paths config.Paths) (*Daemon, error) {
 	hz, err := kernel.HZ()
 	if err != nil {
 		return nil, err
-	}
-	if v, err := kernel.Version(); err == nil && !v.AtLeast(6, 6) {
-		return nil, fmt.Errorf("kernel %s is too old: shunt needs 6.6 or later (tcx, kernel context casts, netdev features)", v.Text)
 	}
 	d := &Daemon{
 		cfg: cfg, paths: paths, hz: hz, started: time.Now(), log: slog.Default(),
@@ -182,13 +172,7 @@ func (d *Daemon) jiffies(t time.Duration) uint32 {
 	return uint32(t * time.Duration(d.hz) / time.Second)
 }
 
-func (d *Daemon) serve(ctx context.Context) (err error) {
-	ready := false
-	defer func() {
-		if !ready {
-			err = d.undo(err)
-		}
-	}()
+func (d *Daemon) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events, err := kernel.Watch(ctx)
@@ -220,7 +204,7 @@ func (d *Daemon) serve(ctx context.Context) (err error) {
 		stopRequests()
 		return err
 	}
-	ready = true
+	d.ready = true
 	defer os.Remove(d.paths.Socket())
 
 	g, ctx := errgroup.WithContext(ctx)
@@ -233,14 +217,6 @@ func (d *Daemon) serve(ctx context.Context) (err error) {
 	})
 	d.log.Info("ready", "socket", d.paths.Socket(), "state", filepath.Clean(d.paths.State))
 	return g.Wait()
-}
-
-// undo is for a start that failed: a data path that this process began is taken away.
-func (d *Daemon) undo(err error) error {
-	if !d.plane.TookOver {
-		return errors.Join(err, d.plane.Remove())
-	}
-	return err
 }
 
 // beat tells the data path that this daemon lives. Only loop's goroutine may: if the API

@@ -14,19 +14,29 @@ import (
 
 // prepareDir makes the directories for pins, and nothing where no bpffs is mounted.
 func prepareDir(dir string) error {
+	if err := onBPFFS(dir); err != nil {
+		return err
+	}
 	for _, d := range []string{dir, filepath.Join(dir, "maps"), filepath.Join(dir, "links")} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
-			return fmt.Errorf("%s: %v; is a bpffs mounted there (mount -t bpf bpf /sys/fs/bpf)?", d, err)
+			return fmt.Errorf("%w; run as root, or name another directory with --bpffs", err)
 		}
 	}
+	return nil
+}
+
+// onBPFFS looks at dir, or what is nearest to it of what is there.
+func onBPFFS(dir string) error {
 	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		return fmt.Errorf("%s: %w", dir, err)
+	err := unix.Statfs(dir, &fs)
+	for at := dir; errors.Is(err, unix.ENOENT) && at != filepath.Dir(at); {
+		at = filepath.Dir(at)
+		err = unix.Statfs(at, &fs)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w; run as root, or name another directory with --bpffs", dir, err)
 	}
 	if fs.Type != unix.BPF_FS_MAGIC {
-		os.Remove(filepath.Join(dir, "maps"))
-		os.Remove(filepath.Join(dir, "links"))
-		os.Remove(dir)
 		return fmt.Errorf("%s: not on a bpffs; mount one (mount -t bpf bpf /sys/fs/bpf) or name another directory with --bpffs", dir)
 	}
 	return nil

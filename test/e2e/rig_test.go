@@ -179,7 +179,7 @@ func (r *rig) exec(args ...string) (stdout, stderr string, code int) {
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// nothing asserts that no program, pin or socket of shunt is there.
+// nothing asserts that no program, pin, lock or socket of shunt is there.
 func (r *rig) nothing() {
 	r.t.Helper()
 	for _, e := range []lab.End{r.LAN, r.WAN} {
@@ -187,7 +187,7 @@ func (r *rig) nothing() {
 			r.t.Errorf("attached to %v: %v", e, names)
 		}
 	}
-	for _, path := range []string{r.BPFFS(), filepath.Join(r.State(), "api.sock")} {
+	for _, path := range []string{r.BPFFS(), r.State()} {
 		if _, err := os.Lstat(path); !os.IsNotExist(err) {
 			r.t.Errorf("%s is there (%v)", path, err)
 		}
