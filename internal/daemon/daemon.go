@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -98,14 +99,25 @@ func Run(ctx context.Context, cfg config.Config, paths config.Paths) error {
 	return err
 }
 
-// fit is the error for a machine that cannot run the daemon.
+// fit is the error for a machine or a user that cannot run the daemon.
 func fit() error {
 	release, err := kernel.Version()
 	if err != nil {
 		return err
 	}
+	missing, err := kernel.MissingRights()
+	if err != nil {
+		return err
+	}
+	return judge(release, missing)
+}
+
+func judge(release kernel.Release, missing []string) error {
 	if !release.AtLeast(6, 6) {
 		return fmt.Errorf("kernel %s is too old: shunt needs 6.6 or later (tcx, kernel context casts, netdev features)", release)
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("run needs root (%s): run it with sudo", strings.Join(missing, ", "))
 	}
 	return nil
 }

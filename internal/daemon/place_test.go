@@ -8,7 +8,28 @@ import (
 	"testing"
 
 	"shunt/internal/config"
+	"shunt/internal/kernel"
 )
+
+// TestFit: each lack is named, and the kernel's before the user's.
+func TestFit(t *testing.T) {
+	old, good := kernel.Release{Major: 6, Minor: 1, Text: "6.1.0-49"}, kernel.Release{Major: 6, Minor: 6, Text: "6.6.1"}
+	for _, c := range []struct {
+		release kernel.Release
+		missing []string
+		want    string
+	}{
+		{good, nil, ""},
+		{old, nil, "kernel 6.1.0-49 is too old: shunt needs 6.6"},
+		{old, []string{"CAP_BPF"}, "kernel 6.1.0-49 is too old"},
+		{good, []string{"CAP_NET_ADMIN", "CAP_BPF"}, "run needs root (CAP_NET_ADMIN, CAP_BPF): run it with sudo"},
+	} {
+		err := judge(c.release, c.missing)
+		if (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%v, %v: %v; want %q", c.release, c.missing, err, c.want)
+		}
+	}
+}
 
 // TestPlace: one daemon at a time; what was not there before is gone after a start that
 // failed, and what was there is not.

@@ -26,19 +26,12 @@ func floor(r kernel.Release) api.Check {
 
 // rights checks the capabilities without which nothing can be loaded or attached.
 func rights() api.Check {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData
-	if err := unix.Capget(&header, &sets[0]); err != nil {
-		return warn("rights", fmt.Sprintf("capabilities cannot be read: %v", err), "run as root")
-	}
-	has := func(capability int) bool {
-		return sets[capability/32].Effective&(1<<(capability%32)) != 0
-	}
+	missing, err := kernel.MissingRights()
 	switch {
-	case !has(unix.CAP_NET_ADMIN):
-		return fail("rights", "CAP_NET_ADMIN is missing", "run as root")
-	case !has(unix.CAP_SYS_ADMIN) && !(has(unix.CAP_BPF) && has(unix.CAP_PERFMON)):
-		return fail("rights", "CAP_BPF and CAP_PERFMON are missing", "run as root")
+	case err != nil:
+		return warn("rights", err.Error(), "run as root")
+	case len(missing) > 0:
+		return fail("rights", "not there: "+strings.Join(missing, ", "), "run as root")
 	}
 	return ok("rights", "enough to load and attach programs")
 }

@@ -40,11 +40,14 @@ func TestBadInput(t *testing.T) {
 	// nobody may look into the lab's directory, nor make anything there
 	nobody := []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"}
 	able := append(slices.Clip(nobody), "--inh-caps=+net_admin,+bpf,+perfmon", "--ambient-caps=+net_admin,+bpf,+perfmon")
+	// to whom the kernel's limit of locked memory is no hindrance
+	half := append(slices.Clip(nobody), "--inh-caps=+bpf,+perfmon", "--ambient-caps=+bpf,+perfmon")
 	open := t.TempDir()
 	r.must(os.Chmod(filepath.Dir(open), 0o755))
 	r.must(os.Chmod(open, 0o777))
 	openState := []string{program, "run", "--port", "lan", "--state", filepath.Join(open, "state"), "--bpffs", r.BPFFS()}
 	noBPFFS := filepath.Join(open, "pins")
+	root := []string{"run needs root (CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON)", "sudo"}
 	for _, c := range []struct {
 		name  string
 		args  []string
@@ -61,8 +64,9 @@ func TestBadInput(t *testing.T) {
 		{"unknown flag", shunt("run", "--prot", "lan"), 2, []string{"--prot"}},
 		{"unknown command", shunt("rnu"), 2, []string{"rnu", "run"}},
 		{"too many words", shunt("status", "lan"), 2, []string{"lan"}},
-		{"no rights to the state", slices.Concat(nobody, shunt("run", "--port", "lan")), 1, []string{r.Dir(), "--state"}},
-		{"no rights to BPF", slices.Concat(nobody, openState), 1, []string{"root"}},
+		{"no rights", slices.Concat(nobody, shunt("run", "--port", "lan")), 1, root},
+		{"no rights but to the state", slices.Concat(nobody, openState), 1, root},
+		{"half of the rights", slices.Concat(half, openState), 1, []string{"run needs root (CAP_NET_ADMIN)", "sudo"}},
 		{"rights, but not to the state", slices.Concat(able, shunt("run", "--port", "lan")), 1, []string{r.Dir(), "--state"}},
 		{"rights, but not to the bpffs", slices.Concat(able, openState), 1, []string{r.BPFFS(), "root", "--bpffs"}},
 		{"no bpffs", []string{program, "run", "--port", "lan", "--state", r.State(), "--bpffs", noBPFFS}, 1,
