@@ -38,23 +38,32 @@ func Run(paths config.Paths, ports []string) ([]api.Check, error) {
 	if err != nil {
 		return nil, fmt.Errorf("doctor: %w", err)
 	}
+	return examineAll(release, paths, ports), nil
+}
+
+// examineAll is Run on a kernel of that release. Below the floor nothing is tried that
+// would fail for that alone: one cause is one finding.
+func examineAll(release kernel.Release, paths config.Paths, ports []string) []api.Check {
 	s := system{root: "/"}
 	checks := []api.Check{floor(release), rights(), s.btf()}
-	if Probe != nil {
+	good := checks[0].Level == api.LevelOK
+	if Probe != nil && good {
 		checks = append(checks, Probe()...)
 	}
 	checks = append(checks, s.jit(), s.bpffs(paths.BPFFS))
 	checks = append(checks, s.forwarding()...)
 	checks = append(checks, s.conntrack()...)
-
+	if !good {
+		return checks
+	}
 	links, err := kernel.Links()
 	if err != nil { // what was found so far may say why
-		return append(checks, fail("ports", err.Error(), "mend what failed above first")), nil
+		return append(checks, fail("ports", err.Error(), "mend what failed above first"))
 	}
 	for _, pattern := range ports {
 		checks = append(checks, matching(paths, pattern, links)...)
 	}
-	return checks, nil
+	return checks
 }
 
 // matching examines all links of one name or wildcard.

@@ -123,10 +123,27 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestTooOld: below the floor one finding fails, the kernel's, and what follows from it is
+// not examined.
+func TestTooOld(t *testing.T) {
+	defer func(before func() []api.Check) { Probe = before }(Probe)
+	Probe = func() []api.Check {
+		t.Error("programs were tried on a kernel that is known to refuse them")
+		return nil
+	}
+	checks := examineAll(kernel.Release{Major: 6, Minor: 1, Text: "6.1.0-49"}, config.Paths{BPFFS: config.DefaultBPFFS}, []string{"lo"})
+	hold(t, checks[0], api.LevelFail, "6.1.0-49", "boot Linux 6.6")
+	for _, c := range checks[1:] {
+		if c.Name == "programs" || strings.HasPrefix(c.Name, "port") {
+			t.Errorf("examined: %+v", c)
+		}
+	}
+}
+
 // On this machine: every finding is well formed, and ports are matched.
 func TestRun(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to read nftables")
+		t.Fatal("needs root, to read nftables; run the tests with sudo")
 	}
 	checks, err := Run(config.Paths{BPFFS: config.DefaultBPFFS}, []string{"l?", "nosuchport"})
 	if err != nil {
