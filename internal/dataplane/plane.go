@@ -187,7 +187,14 @@ func sizeSpecs(spec *ebpf.CollectionSpec, o Options) {
 func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
 	cache := btf.NewCache()
 	opts := ebpf.CollectionOptions{MapReplacements: pinned, Cache: cache}
-	tc, err := loadObject(loadTc, o, opts)
+	object := func(read func() (*ebpf.CollectionSpec, error)) (*ebpf.Collection, error) {
+		c, err := loadObject(read, o, opts)
+		if err != nil {
+			return nil, fmt.Errorf("%w; shunt needs root and Linux 6.6 or later with BTF, see \"shunt doctor\"", err)
+		}
+		return c, nil
+	}
+	tc, err := object(loadTc)
 	if err != nil {
 		return err
 	}
@@ -199,11 +206,11 @@ func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
 		p.maps[name] = m
 	}
 	opts.MapReplacements = p.maps
-	xdp, err := loadObject(loadXdp, o, opts)
+	xdp, err := object(loadXdp)
 	if err != nil {
 		return err
 	}
-	health, err := loadObject(loadHealth, o, opts)
+	health, err := object(loadHealth)
 	if err != nil {
 		return err
 	}
@@ -258,12 +265,9 @@ func loadObject(read func() (*ebpf.CollectionSpec, error), o Options, opts ebpf.
 	c, err := ebpf.NewCollectionWithOptions(spec, opts)
 	var ve *ebpf.VerifierError
 	if errors.As(err, &ve) {
-		return nil, fmt.Errorf("kernel refuses a program: %w; shunt needs Linux 6.6 or later with BTF, see \"shunt doctor\"", err)
+		return nil, fmt.Errorf("kernel refuses a program: %w", err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%w; shunt needs root and Linux 6.6 or later with BTF, see \"shunt doctor\"", err)
-	}
-	return c, nil
+	return c, err
 }
 
 // newSecret keys the flow hash, so that nobody outside can aim at a bucket.

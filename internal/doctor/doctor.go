@@ -14,6 +14,7 @@ package doctor
 import (
 	"fmt"
 	"path"
+	"slices"
 
 	"shunt/internal/api"
 	"shunt/internal/config"
@@ -41,19 +42,18 @@ func Run(paths config.Paths, ports []string) ([]api.Check, error) {
 	return examineAll(release, paths, ports), nil
 }
 
-// examineAll is Run on a kernel of that release. Below the floor nothing is tried that
-// would fail for that alone: one cause is one finding.
+// examineAll is Run on a kernel of that release. One cause is one finding: nothing is
+// tried that would fail for the kernel's age alone, and no program for want of rights.
 func examineAll(release kernel.Release, paths config.Paths, ports []string) []api.Check {
 	s := system{root: "/"}
 	checks := []api.Check{floor(release), rights(), s.btf()}
-	good := checks[0].Level == api.LevelOK
-	if Probe != nil && good {
+	if Probe != nil && !slices.ContainsFunc(checks, func(c api.Check) bool { return c.Level == api.LevelFail }) {
 		checks = append(checks, Probe()...)
 	}
 	checks = append(checks, s.jit(), s.bpffs(paths.BPFFS))
 	checks = append(checks, s.forwarding()...)
 	checks = append(checks, s.conntrack()...)
-	if !good {
+	if checks[0].Level == api.LevelFail {
 		return checks
 	}
 	links, err := kernel.Links()

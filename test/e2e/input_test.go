@@ -1,12 +1,14 @@
 package e2e
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"shunt/internal/api"
 	"shunt/internal/dataplane/foreign"
 	"shunt/internal/lab"
 )
@@ -90,6 +92,31 @@ func TestBadInput(t *testing.T) {
 		t.Errorf("stop where nothing runs: exit code %d, %q, %q; want nothing done, quietly", code, out, errs)
 	}
 	r.nothing()
+}
+
+// TestDoctorWithoutRights: what fails for want of rights alone is one finding, and its
+// remedy is not to ask the doctor.
+func TestDoctorWithoutRights(t *testing.T) {
+	r := newRig(t, lab.FirewallOptions{})
+	out, _, code := r.exec("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", program, "doctor", "--json",
+		"--state", "/nonesuch", "--bpffs", r.BPFFS())
+	var checks []api.Check
+	r.must(json.Unmarshal([]byte(out), &checks))
+	failed := map[string]api.Check{}
+	for _, c := range checks {
+		if c.Level == api.LevelFail {
+			failed[c.Name] = c
+		}
+		if strings.Contains(c.Finding+c.Remedy, "shunt doctor") {
+			t.Errorf("the doctor sends to the doctor: %+v", c)
+		}
+	}
+	if c := failed["rights"]; code != 1 || !strings.Contains(c.Finding, "CAP_NET_ADMIN") || c.Remedy == "" {
+		t.Errorf("exit code %d, %+v", code, c)
+	}
+	if c, there := failed["programs"]; there {
+		t.Errorf("without rights no program can be tried: %+v", c)
+	}
 }
 
 // TestPortTaken: somebody else's XDP program on a port is an error at the start.
