@@ -39,6 +39,9 @@ func enter(paths config.Paths) (*place, error) {
 		}
 		if err := unix.Flock(int(p.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			p.close()
+			if !errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, fmt.Errorf("%s: lock: %w; name another directory with --state", paths.Lock(), err)
+			}
 			return nil, fmt.Errorf("%s: a daemon runs already; end it with \"shunt stop\" or give this one another --state and --bpffs", paths.Lock())
 		}
 		if p.current() {

@@ -46,7 +46,7 @@ func onBPFFS(dir string) error {
 func hold(dir string) (release func() error, err error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
+		return nil, fmt.Errorf("%s: %w; run as root", dir, err)
 	}
 	release = func() error { return unix.Close(fd) }
 	err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
