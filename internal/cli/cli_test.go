@@ -317,8 +317,10 @@ func TestStopWithoutDaemonCleansUp(t *testing.T) {
 	if code, _, err := shunt("stop", "--state", state, "--bpffs", "/b"); code != 0 || cleaned != (config.Paths{State: state, BPFFS: "/b"}) {
 		t.Errorf("exit %d, %s; cleaned %v", code, err, cleaned)
 	}
-	set(t, &CleanUp, func(config.Paths) error { return errors.New("stop: /b: busy") })
-	if code, _, err := shunt("stop", "--state", state); code != 1 || err != "shunt: stop: /b: busy\n" {
+	set(t, &CleanUp, func(config.Paths) error {
+		return errors.Join(errors.New("stop: /b: busy"), errors.New("/c: gone;\nlook there"))
+	})
+	if code, _, err := shunt("stop", "--state", state); code != 1 || err != "shunt: stop: /b: busy; /c: gone; look there\n" {
 		t.Errorf("exit %d, %s", code, err)
 	}
 }

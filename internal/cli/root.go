@@ -78,11 +78,22 @@ func Run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitDone
 	}
-	fmt.Fprintln(stderr, "shunt: "+strings.Join(strings.Fields(err.Error()), " "))
+	fmt.Fprintln(stderr, "shunt: "+oneLine(err))
 	if errors.As(err, &usageError{}) {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// oneLine is an error, or several that were joined, in one line.
+func oneLine(err error) string {
+	var parts []string
+	for line := range strings.Lines(err.Error()) {
+		if words := strings.Fields(line); len(words) > 0 {
+			parts = append(parts, strings.TrimSuffix(strings.Join(words, " "), ";"))
+		}
+	}
+	return strings.Join(parts, "; ")
 }
 
 // root builds the tree of commands.
