@@ -274,7 +274,11 @@ func (d *Daemon) Doctor() ([]api.Check, error) { return doctor.Run(d.paths, d.cf
 // Pause implements api.Backend.
 func (d *Daemon) Pause(paused bool) error {
 	d.plane.Pause(paused)
-	d.log.Info("paused", "paused", paused)
+	word := "resumed"
+	if paused {
+		word = "paused"
+	}
+	d.log.Info(word)
 	return nil
 }
 
