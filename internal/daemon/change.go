@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"time"
 
 	"shunt/internal/kernel"
@@ -13,6 +14,26 @@ type change struct {
 	ports   bool // ports must be looked at again
 	stale   bool // what was learned may be wrong
 	bumped  time.Time
+}
+
+// follow obeys what is announced, however slowly the kernel answers meanwhile, and sends on
+// look when ports must be looked at again. It ends with ctx.
+func (d *Daemon) follow(ctx context.Context, events <-chan kernel.Event, look chan<- bool) {
+	c := newChange()
+	defer c.timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e, ok := <-events:
+			if !ok {
+				return
+			}
+			d.announce(e, c)
+		case <-c.timer.C:
+			d.obey(c, look)
+		}
+	}
 }
 
 func newChange() *change {
@@ -55,15 +76,15 @@ func (d *Daemon) announce(e kernel.Event, c *change) {
 	c.timer.Reset(wait)
 }
 
-func (d *Daemon) obey(c *change) {
+func (d *Daemon) obey(c *change, look chan<- bool) {
 	if c.stale {
 		d.plane.Bump()
 		c.bumped = time.Now()
 	}
 	if c.ports {
-		d.hooksChanged()
-		if err := d.review(false); err != nil {
-			d.log.Error("ports could not be read; trying again", "err", err)
+		select {
+		case look <- true:
+		default: // they will be looked at anyway
 		}
 	}
 	c.pending, c.ports, c.stale = false, false, false

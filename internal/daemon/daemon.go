@@ -6,9 +6,9 @@
 // stopped, and nothing forwards differently in between: leases end by themselves.
 //
 // One goroutine owns the ports (loop in this file) and asks the kernel about them without
-// a lock; the API reads what it showed of them last. Limits: one
-// daemon serves one network namespace, and every announced change makes all flows prove
-// themselves again.
+// a lock; the API reads what it showed of them last. Another one (follow) obeys what the
+// kernel announces, and waits for nobody. Limits: one daemon serves one network namespace,
+// and every announced change makes all flows prove themselves again.
 package daemon
 
 import (
@@ -223,9 +223,11 @@ func (d *Daemon) serve(ctx context.Context) error {
 	g.Go(func() error { return api.NewServer(d).Serve(ctx, listener) })
 	g.Go(func() error { return requests(func(q dataplane.Request) { d.serveRequest(ct, q) }) })
 	g.Go(func() error { <-ctx.Done(); return stopRequests() })
+	look := make(chan bool, 1)
+	g.Go(func() error { d.follow(ctx, events, look); return nil })
 	g.Go(func() error {
 		defer cancel()
-		return d.loop(ctx, events)
+		return d.loop(ctx, look)
 	})
 	d.log.Info("ready", "socket", d.paths.Socket(), "state", filepath.Clean(d.paths.State))
 	return g.Wait()
@@ -245,27 +247,22 @@ func (d *Daemon) beat() error {
 }
 
 // loop owns the ports. It ends with ctx or by the API's stop.
-func (d *Daemon) loop(ctx context.Context, events <-chan kernel.Event) error {
+func (d *Daemon) loop(ctx context.Context, look <-chan bool) error {
 	beat, health, review := time.NewTicker(beatEvery), time.NewTicker(healthEvery), time.NewTicker(reviewEvery)
 	bump := time.NewTicker(bumpEvery)
 	defer beat.Stop()
 	defer health.Stop()
 	defer review.Stop()
 	defer bump.Stop()
-	change := newChange()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-d.stop:
 			return nil
-		case e, ok := <-events:
-			if !ok {
-				return nil
-			}
-			d.announce(e, change)
-		case <-change.timer.C:
-			d.obey(change)
+		case <-look:
+			d.hooksChanged()
+			d.reviewAgain()
 		case <-health.C:
 			d.checkTransmits()
 		case <-beat.C:
@@ -277,9 +274,7 @@ func (d *Daemon) loop(ctx context.Context, events <-chan kernel.Event) error {
 		case <-review.C:
 			d.observe(time.Now())
 			d.stretchLease()
-			if err := d.review(false); err != nil {
-				d.log.Error("ports could not be read; trying again", "err", err)
-			}
+			d.reviewAgain()
 		}
 	}
 }

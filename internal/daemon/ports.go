@@ -79,6 +79,13 @@ func (d *Daemon) review(first bool) error {
 	return nil
 }
 
+// reviewAgain is review while the daemon runs; what fails is tried again within a second.
+func (d *Daemon) reviewAgain() {
+	if err := d.review(false); err != nil {
+		d.log.Error("ports could not be read; trying again", "err", err)
+	}
+}
+
 // meet returns the port of a link, a new one if it was not there before.
 func (d *Daemon) meet(l kernel.Link) *port {
 	p := d.ports[l.Index]
@@ -251,7 +258,5 @@ func (d *Daemon) checkTransmits() {
 	}
 	slices.Sort(lost)
 	d.log.Warn("redirected frames were lost; flows go by TC", "ports", strings.Join(lost, ", "))
-	if err := d.review(false); err != nil {
-		d.log.Error("ports could not be read; trying again", "err", err)
-	}
+	d.reviewAgain()
 }

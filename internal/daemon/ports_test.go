@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -114,5 +115,46 @@ func TestPortGoesUnderReview(t *testing.T) {
 	}
 	if s := states(t, d); s["lan"] != api.PortRefused || s["wan"] != api.PortAbsent {
 		t.Errorf("lan and wan are %v; want refused and absent", s)
+	}
+}
+
+// TestObeyedMeanwhile: a change that is announced while the kernel is slow to answer about
+// ports is obeyed all the same.
+func TestObeyedMeanwhile(t *testing.T) {
+	d, top := router(t)
+	asked, answer := make(chan bool, 2), make(chan bool)
+	d.hooks = func(kernel.Link) ([]string, error) {
+		asked <- true
+		<-answer
+		return nil, nil
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	events, look, ended := make(chan kernel.Event), make(chan bool, 1), make(chan error, 2)
+	go func() { d.follow(ctx, events, look); ended <- nil }()
+	go func() { ended <- top.LAN.NS.Do(func() error { return d.loop(ctx, look) }) }()
+	defer func() {
+		close(answer)
+		cancel()
+		for range 2 {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	events <- kernel.Event{Kind: kernel.EventNftables}
+	<-asked
+	before := d.plane.Generation()
+	soon := time.After(5 * time.Second)
+	select {
+	case events <- kernel.Event{Kind: kernel.EventRoute}:
+	case <-soon:
+		t.Fatal("nobody hears of a change while the kernel is asked")
+	}
+	for d.plane.Generation() == before {
+		select {
+		case <-soon:
+			t.Fatal("a change was heard of, and is not obeyed while the kernel is asked")
+		case <-time.After(time.Millisecond):
+		}
 	}
 }
