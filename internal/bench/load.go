@@ -7,7 +7,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"slices"
+	"runtime"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -73,12 +74,21 @@ func accept(l net.Listener) {
 	}
 }
 
-// churn opens connections at a rate, one after the other on each worker's thread, and
-// returns how long each took from connect to the end of the answer, sorted.
-func churn(ctx context.Context, n *lab.NS, server netip.Addr, rate int, long time.Duration) ([]int64, error) {
+// churned is what became of the connections that were opened.
+type churned struct {
+	took   []int64 // nanoseconds from connect to the end of the answer, without those that were reset
+	resets int
+}
+
+// churn opens connections at a rate, one after the other on each worker's
+// thread. Resets are counted; all else that fails ends it.
+func churn(ctx context.Context, n *lab.NS, server netip.Addr, rate int, long time.Duration) (churned, error) {
+	// This program is client and server: its garbage can wait until nobody measures.
+	runtime.GC()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	var (
 		wg    sync.WaitGroup
-		took  [workers][]int64
+		done  [workers]churned
 		fails [workers]error
 	)
 	begin := time.Now()
@@ -91,10 +101,14 @@ func churn(ctx context.Context, n *lab.NS, server netip.Addr, rate int, long tim
 					time.Sleep(time.Until(due))
 					port := uint16(serverPort + i%serverPorts)
 					t, err := connection(netip.AddrPortFrom(server, port))
-					if err != nil {
+					switch {
+					case err == nil:
+						done[w].took = append(done[w].took, t.Nanoseconds())
+					case errors.Is(err, errReset):
+						done[w].resets++
+					default:
 						return err
 					}
-					took[w] = append(took[w], t.Nanoseconds())
 					due = due.Add(apart)
 				}
 				return nil
@@ -102,7 +116,30 @@ func churn(ctx context.Context, n *lab.NS, server netip.Addr, rate int, long tim
 		})
 	}
 	wg.Wait()
-	return slices.Sorted(slices.Values(slices.Concat(took[:]...))), errors.Join(fails[:]...)
+	var all churned
+	for _, c := range done {
+		all.add(c)
+	}
+	return all, errors.Join(fails[:]...)
+}
+
+func (c *churned) add(more churned) {
+	c.took = append(c.took, more.took...)
+	c.resets += more.resets
+}
+
+// errReset is the end of a connection that was established and then reset. One in some ten
+// thousand is, by the server's own kernel and with no shunt anywhere: when the last packet of
+// the handshake and the question arrive on two CPUs at the same time, one of them finds
+// neither the request nor the new socket.
+var errReset = errors.New("reset")
+
+// resetOr is errReset for what a reset makes of a call on an open connection.
+func resetOr(err error) error {
+	if errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
+		return errReset
+	}
+	return err
 }
 
 // connection is one: connect, ask, read the answer, close.
@@ -124,13 +161,16 @@ func connection(server netip.AddrPort) (time.Duration, error) {
 	}
 	var buffer [answer]byte
 	if _, err := unix.Write(fd, buffer[:question]); err != nil {
-		return 0, fmt.Errorf("bench: ask %v: %w", server, err)
+		return 0, fmt.Errorf("bench: ask %v: %w", server, resetOr(err))
 	}
 	for got := 0; got < answer; {
 		var n int
 		err := retry(func() (err error) { n, err = unix.Read(fd, buffer[got:]); return err })
-		if err != nil || n == 0 {
-			return 0, fmt.Errorf("bench: %v answered %d bytes of %d: %v", server, got, answer, err)
+		if err == nil && n == 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return 0, fmt.Errorf("bench: %v answered %d bytes of %d: %w", server, got, answer, resetOr(err))
 		}
 		got += n
 	}

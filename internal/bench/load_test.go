@@ -2,9 +2,14 @@ package bench
 
 import (
 	"context"
+	"errors"
+	"io"
+	"net"
 	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"shunt/internal/lab"
 )
@@ -33,12 +38,12 @@ func TestChurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	took, err := churn(context.Background(), r.top.Client.NS, server, 500, 400*time.Millisecond)
+	c, err := churn(context.Background(), r.top.Client.NS, server, 500, 400*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(took) != 200 || took[0] <= 0 || !slices.IsSorted(took) {
-		t.Errorf("%d connections, the quickest in %d ns; want 200, sorted", len(took), took[0])
+	if len(c.took)+c.resets != 200 || slices.Min(c.took) <= 0 {
+		t.Errorf("%d connections, the quickest in %d ns, and %d resets; want 200", len(c.took), slices.Min(c.took), c.resets)
 	}
 	after, err := r.counters(context.Background())
 	if err != nil {
@@ -47,6 +52,36 @@ func TestChurn(t *testing.T) {
 	// Handshake, question, answer and two FINs: no connection takes fewer packets.
 	if n := after.forwarded - before.forwarded; n < 200*7 {
 		t.Errorf("the router forwarded %d packets for 200 connections", n)
+	}
+}
+
+// A reset of an open connection is told from all else that goes wrong.
+func TestReset(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	server := l.Addr().(*net.TCPAddr).AddrPort()
+	for _, reset := range []bool{true, false} {
+		go func() {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			io.ReadFull(c, make([]byte, question)) // what is not read would make any close a reset
+			if reset {
+				c.(*net.TCPConn).SetLinger(0)
+			}
+		}()
+		if _, err := connection(server); err == nil || errors.Is(err, errReset) != reset {
+			t.Errorf("reset %t: %v", reset, err)
+		}
+	}
+	l.Close()
+	if _, err := connection(server); !errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, errReset) {
+		t.Errorf("refused: %v", err)
 	}
 }
 

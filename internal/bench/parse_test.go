@@ -20,11 +20,11 @@ func TestIPForwarded(t *testing.T) {
 }
 
 func TestParseCPU(t *testing.T) {
-	c, err := parseCPU("cpu  100 20 300 5000 60 7 800 90 0 0\ncpu0 1 1 1\n")
-	if err != nil || c.busy != 12.27 || c.softirq != 8 {
+	c, err := parseCPU("cpu  100 20 300 5000 60 7 800 90 0 0\ncpu0 1 1 1\ncpu1 1 1 1\nintr 5\n")
+	if err != nil || c.cpus != 2 || c.free != 51.5 {
 		t.Errorf("%+v, %v", c, err)
 	}
-	for _, text := range []string{"", "intr 1 2 3", "cpu  1 2 3 4 5 6 x 8"} {
+	for _, text := range []string{"", "intr 1 2 3", "cpu  1 2 3 4 5 6 7 8", "cpu  1 2 3 4 x 6 7 8\ncpu0 1\n", "cpu  1 2 3\ncpu0 1\n"} {
 		if _, err := parseCPU(text); err == nil {
 			t.Errorf("%q was taken", text)
 		}

@@ -138,7 +138,7 @@ func (e *env) benchConnections() *cobra.Command {
 		Use:   "connections",
 		Short: "5,000 short TCP connections a second",
 		Long: `Opens 5,000 TCP connections a second for 30 s, each too short to be repeated, with and
-without shunt: what does it cost those that gain nothing? About four minutes.`,
+without shunt: what does it cost those that gain nothing? About five minutes.`,
 		Example: `  shunt bench connections
   shunt bench connections --json --rounds 1`,
 	}, func(ctx context.Context, o bench.Options) (*bench.ConnectionsReport, error) {

@@ -33,7 +33,7 @@ func pages() map[string]func(*page) {
 	for _, name := range []string{"speedup", "of_limit", "slow_path_tax", "hit_share"} {
 		all[name] = ratio
 	}
-	seconds := map[string]bench.Spread{"cpu_s": ratio, "softirq_s": ratio, "p50_seconds": {Median: 0.000123}, "p99_seconds": {Median: 0.001234}}
+	seconds := map[string]bench.Spread{"cpu_s": ratio, "p50_seconds": {Median: 0.000123}, "p99_seconds": {Median: 0.001234}}
 	gbits := bench.Spread{Median: 41.2e9, MAD: 0.5e9}
 	demo := &bench.DemoReport{
 		UDP: bench.DemoPair{Off: 13e9, On: 41e9}, TCP: bench.DemoPair{Off: 11e9, On: 12e9}, Packets: 123456789, Seconds: 50,
@@ -64,8 +64,8 @@ func pages() map[string]func(*page) {
 		},
 		"bench-connections": func(p *page) {
 			printConnections(p, &bench.ConnectionsReport{Head: benchHead("connections"), Modes: []bench.ConnectionsMode{
-				{Mode: bench.Kernel, Figures: seconds}, {Mode: bench.Shunt, Figures: seconds},
-			}})
+				{Mode: bench.Kernel, Connections: 1350000, Resets: 12345, Figures: seconds}, {Mode: bench.Shunt, Figures: seconds},
+			}, Targets: benchTargets})
 		},
 		"bench-instructions": func(p *page) {
 			over := 1234.0

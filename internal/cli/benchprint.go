@@ -119,18 +119,18 @@ func printTCP(p *page, r *bench.TCPReport) {
 
 func printConnections(p *page, r *bench.ConnectionsReport) {
 	printHead(p, r.Head)
-	t := newTable("MODE", ">CPU S", ">MAD", ">SOFTIRQ S", ">MAD", ">P50 US", ">MAD", ">P99 US", ">MAD")
+	t := newTable("MODE", ">CPU S", ">MAD", ">P50 US", ">MAD", ">P99 US", ">MAD", ">CONNECTIONS", ">RESETS")
 	for _, m := range r.Modes {
 		row := []any{string(m.Mode)}
 		for _, figure := range []struct {
 			name   string
 			scale  float64
 			digits int
-		}{{"cpu_s", 1, 2}, {"softirq_s", 1, 2}, {"p50_seconds", 1e6, 0}, {"p99_seconds", 1e6, 0}} {
+		}{{"cpu_s", 1, 2}, {"p50_seconds", 1e6, 0}, {"p99_seconds", 1e6, 0}} {
 			s := m.Figures[figure.name]
 			row = append(row, fixed(s.Median*figure.scale, figure.digits), fixed(s.MAD*figure.scale, figure.digits))
 		}
-		t.add(row...)
+		t.add(append(row, bench.Thousands(float64(m.Connections)), fmt.Sprint(m.Resets))...)
 	}
 	p.table(t)
 	printTargets(p, r.Targets)
