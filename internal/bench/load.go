@@ -80,7 +80,7 @@ type churned struct {
 	resets int
 }
 
-// churn opens connections at a rate, one after the other on each worker's
+// churn opens connections at a rate, evenly spaced, one after the other on each worker's
 // thread. Resets are counted; all else that fails ends it.
 func churn(ctx context.Context, n *lab.NS, server netip.Addr, rate int, long time.Duration) (churned, error) {
 	// This program is client and server: its garbage can wait until nobody measures.
@@ -98,7 +98,7 @@ func churn(ctx context.Context, n *lab.NS, server netip.Addr, rate int, long tim
 			fails[w] = n.Do(func() error {
 				due := begin.Add(apart * time.Duration(w) / workers)
 				for i := w; due.Sub(begin) < long && ctx.Err() == nil; i++ {
-					time.Sleep(time.Until(due))
+					sleepUntil(due)
 					port := uint16(serverPort + i%serverPorts)
 					t, err := connection(netip.AddrPortFrom(server, port))
 					switch {
@@ -126,6 +126,15 @@ func churn(ctx context.Context, n *lab.NS, server netip.Addr, rate int, long tim
 func (c *churned) add(more churned) {
 	c.took = append(c.took, more.took...)
 	c.resets += more.resets
+}
+
+// sleepUntil blocks the thread. time.Sleep wakes up at whole milliseconds (the runtime waits
+// in epoll_wait), for five connections at a time, which then wait for each other.
+func sleepUntil(due time.Time) {
+	for left := time.Until(due); left > 0; left = time.Until(due) {
+		t := unix.NsecToTimespec(left.Nanoseconds())
+		unix.ClockNanosleep(unix.CLOCK_MONOTONIC, 0, &t, nil) // a signal of the runtime ends it early
+	}
 }
 
 // errReset is the end of a connection that was established and then reset. One in some ten
