@@ -97,3 +97,23 @@ func TestAudit(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestMapInfo(t *testing.T) {
+	id, bytes := mapInfo("pos:\t0\nmap_type:\t2\nvalue_size:\t192\nmemlock:\t100663552\nmap_id:\t17\nfrozen:\t0\n")
+	if id != "17" || bytes != 100663552 {
+		t.Errorf("map %q with %d bytes", id, bytes)
+	}
+	if id, _ := mapInfo("pos:\t0\nprog_id:\t3\nmemlock:\t4096\n"); id != "" {
+		t.Errorf("a program was taken for map %q", id)
+	}
+}
+
+func TestConntrackBytes(t *testing.T) {
+	text := "# name <active_objs> <num_objs> <objsize>\nnf_conntrack_expect 0 0 208 39\nnf_conntrack 144 160 256 16\n"
+	if n := conntrackBytes(text); n != 256 {
+		t.Errorf("%d bytes", n)
+	}
+	if n := conntrackBytes("kmalloc-256 1 2 256\n"); n != 0 {
+		t.Errorf("%d bytes without a cache of its own", n)
+	}
+}

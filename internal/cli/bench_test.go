@@ -48,8 +48,8 @@ func pages() map[string]func(*page) {
 			printFirewall(p, &bench.FirewallReport{Head: benchHead("firewall"), Spread: all, Targets: benchTargets})
 		},
 		"bench-flows": func(p *page) {
-			printFlowsReport(p, &bench.FlowsReport{Head: benchHead("flows"), Counts: []bench.FlowsResult{{
-				Flows: 100000, KernelPPS: spread, ShuntPPS: spread, LimitPPS: spread, OfLimit: ratio, KernelShare: bench.Spread{Median: 0.00123},
+			printFlowsReport(p, &bench.FlowsReport{Head: benchHead("flows"), ConntrackBytes: 256, Counts: []bench.FlowsResult{{
+				Flows: 1000000, Slots: 2097152, MapBytes: 402900000, Armed: bench.Spread{Median: 993123}, KernelPPS: spread, ShuntPPS: spread, LimitPPS: spread, OfLimit: ratio, KernelShare: bench.Spread{Median: 0.00123},
 			}}})
 		},
 		"bench-rules": func(p *page) {

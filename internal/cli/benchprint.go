@@ -90,6 +90,20 @@ func printFlowsReport(p *page, r *bench.FlowsReport) {
 			fixed(100*c.KernelShare.Median, 3)+" %")
 	}
 	p.table(t)
+	p.line("")
+	t = newTable(">FLOWS", "THE KERNEL", ">ARMED", ">SLOTS", ">MAPS", ">BYTES A SLOT", ">A FLOW")
+	for _, c := range r.Counts {
+		does := "masquerades"
+		if c.Routed {
+			does = "routes"
+		}
+		t.add(bench.Thousands(float64(c.Flows)), does, bench.Thousands(c.Armed.Median), bench.Thousands(float64(c.Slots)),
+			fixed(float64(c.MapBytes)/1e6, 1)+" MB", bench.Thousands(c.BytesPer(float64(c.Slots))), bench.Thousands(c.BytesPer(c.Armed.Median)))
+	}
+	p.table(t)
+	if r.ConntrackBytes > 0 {
+		p.line("A connection takes conntrack %d bytes and its extensions, for both directions.", r.ConntrackBytes)
+	}
 	printTargets(p, r.Targets)
 }
 
