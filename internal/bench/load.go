@@ -30,47 +30,29 @@ const (
 
 // serve answers connections in a namespace until the returned function is called.
 func serve(n *lab.NS, address netip.Addr) (stop func(), err error) {
-	var listeners []net.Listener
+	var closers []func() error
 	stop = func() {
-		for _, l := range listeners {
-			l.Close()
+		for _, c := range closers {
+			c()
 		}
 	}
-	err = n.Do(func() error {
-		for i := range serverPorts {
-			l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(netip.AddrPortFrom(address, uint16(serverPort+i))))
-			if err != nil {
-				return fmt.Errorf("bench: %w", err)
-			}
-			listeners = append(listeners, l)
+	for i := range serverPorts {
+		c, err := n.ServeTCP(netip.AddrPortFrom(address, uint16(serverPort+i)), reply)
+		if err != nil {
+			stop()
+			return nil, err
 		}
-		return nil
-	})
-	if err != nil {
-		stop()
-		return nil, err
-	}
-	for _, l := range listeners { // a socket stays in the namespace that it was made in
-		go accept(l)
+		closers = append(closers, c)
 	}
 	return stop, nil
 }
 
-// accept answers until the listener is closed.
-func accept(l net.Listener) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer c.Close()
-			buffer := make([]byte, answer)
-			if _, err := io.ReadFull(c, buffer[:question]); err == nil {
-				c.Write(buffer)
-				io.Copy(io.Discard, c) // until the client closes
-			}
-		}()
+// reply is the server's side of a connection.
+func reply(c *net.TCPConn) {
+	buffer := make([]byte, answer)
+	if _, err := io.ReadFull(c, buffer[:question]); err == nil {
+		c.Write(buffer)
+		io.Copy(io.Discard, c) // until the client closes
 	}
 }
 

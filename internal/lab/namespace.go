@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -147,6 +149,32 @@ func (n *NS) NFT(ruleset string) error {
 	cmd := n.Command(context.Background(), "nft", "-f", "-")
 	_, err := run(cmd, ruleset, "nft -f -")
 	return err
+}
+
+// ServeTCP lets a function handle each TCP connection to an address of the namespace, in a
+// goroutine, and closes it then. After stop no more are accepted.
+func (n *NS) ServeTCP(at netip.AddrPort, handle func(*net.TCPConn)) (stop func() error, err error) {
+	var l *net.TCPListener
+	err = n.Do(func() (err error) { // a socket stays in the namespace that it was made in
+		l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("lab: %w", err)
+	}
+	go func() {
+		for {
+			c, err := l.AcceptTCP()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				handle(c)
+			}()
+		}
+	}()
+	return l.Close, nil
 }
 
 // Sysctl sets a value of the namespace. The key is written with dots or, where

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"sync"
 	"syscall"
 	"testing"
@@ -350,26 +351,13 @@ type tcpServer struct {
 }
 
 func (s *tcpServer) listen(r *rig) {
-	var l net.Listener
-	r.must(r.Server.NS.Do(func() (err error) {
-		l, err = net.Listen("tcp4", fmt.Sprintf("%v:%d", r.Server.V4.Addr(), tcpPort))
-		return err
-	}))
-	s.t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				if err := s.serve(c.(*net.TCPConn)); err != nil {
-					s.t.Errorf("server: %v", err)
-				}
-			}()
+	stop, err := r.Server.NS.ServeTCP(netip.AddrPortFrom(r.Server.V4.Addr(), tcpPort), func(c *net.TCPConn) {
+		if err := s.serve(c); err != nil {
+			s.t.Errorf("server: %v", err)
 		}
-	}()
+	})
+	r.must(err)
+	s.t.Cleanup(func() { stop() })
 }
 
 func (s *tcpServer) serve(c *net.TCPConn) error {
