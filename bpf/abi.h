@@ -17,10 +17,11 @@
 #include <linux/types.h>
 
 enum abi {
-	ABI_VERSION = 2,
+	ABI_VERSION = 3,
 	WAYS = 2,		/* slots in a bucket */
 	MAX_PORTS = 256,	/* attached interfaces, and rows of counters per stage */
 	SIGHTINGS = 32,		/* sighted packets under way per CPU */
+	TALLY = 64,		/* counters in a row: whole cache lines, no two CPUs share one */
 	SLOT_SIZE = 192,	/* three cache lines; IPv4 hits touch two */
 	BUCKETS = 16,		/* in the object; the daemon makes the table as large as it is told to */
 };
@@ -75,6 +76,7 @@ enum reason {
 	REASON_LABEL_DIFFERS,		/* IPv6 flow label */
 	REASON_OVER_MTU,
 	REASON_TC_WAY,			/* XDP only: this flow is repeated at TC ingress */
+	REASON_EGRESS_GONE,		/* XDP only: dropped, and the flow's next packet is the kernel's */
 	REASON_DRAINING,		/* XDP only: earlier packets of it are still on the slow path */
 	/* what the kernel did to it: TC egress */
 	REASON_LEARNED,
@@ -126,15 +128,20 @@ enum port_flag {
 	PORT_XDP_TX = 2,		/* takes redirected frames, no queueing policy */
 };
 
-/* A flow as it looks on the wire where it comes in. For IPv6 saddr and daddr are
- * the last words of the addresses; the first three are in flow_words. */
+/* A flow as it looks on the wire where it comes in: two numbers, so that two comparisons
+ * tell one from another. For IPv6 saddr and daddr are the last words of the addresses;
+ * the first three are in flow_words. */
 struct flow_key {
 	__u32 saddr, daddr;
 	__u16 sport, dport;		/* ICMP: id, and type in dport; GRE key, ESP SPI: both */
-	__u32 port;			/* ifindex */
-	__u8 proto;
-	__u8 family;			/* 4 or 6 */
-	__u16 zero;
+	__u32 kind;			/* ifindex, which is under PORT_LIMIT, family and protocol */
+} __attribute__((aligned(8)));
+
+/* flow_key.kind */
+enum kind {
+	KIND_IPV6 = 0x100,		/* less than that: the protocol */
+	KIND_PORT = 9,			/* bits that the ifindex is shifted by */
+	PORT_LIMIT = 1 << 23,
 };
 
 struct flow_words {
@@ -152,10 +159,10 @@ struct slot {
 	__u32 gen;			/* generation of the sighting it was learned from */
 	__u32 lease;			/* jiffies at which it ends */
 	__u8 state;			/* enum slot_state; these four are also read as one word */
-	__u8 flags;			/* enum slot_flag */
 	__u8 dscp_in;			/* TOS or traffic class without ECN, as it comes in */
+	__u8 flags;			/* enum slot_flag */
 	__u8 dscp_out;
-	struct flow_key key;		/* 20 bytes */
+	struct flow_key key;		/* 16 bytes */
 	__u8 dmac_in[6], smac_in[6];
 	__u32 label_in;			/* IPv6 flow label, wire order; IPv4: 0 */
 	__u16 mtu;			/* largest IP packet for the egress and its route */
@@ -164,18 +171,19 @@ struct slot {
 	__u32 count;			/* sighted packets without an idle second between them; once
 					 * armed: frames sent at the last hit after the lease's end */
 	__u32 seen;			/* jiffies of the last one */
-	/* line 1: what to make of it */
+	__u32 oif;			/* ifindex, for TC */
+	/* line 1: what to make of it, in the order of struct rewrite (edit.h) */
 	__u32 saddr, daddr;		/* new ones, last words for IPv6 */
 	__u16 sport, dport;		/* new ones */
-	__u16 l3_delta;			/* IPv4 header checksum: addresses, DSCP and TTL */
 	__u16 l4_delta;			/* L4 checksum: addresses (if covered) and ports */
-	__u8 dmac_out[6], smac_out[6];
-	__u32 oif;			/* ifindex, for TC */
 	__u16 tx;			/* devmap index, for XDP */
-	__u16 tcp_wnd;			/* window field last seen */
+	__u8 dmac_out[6], smac_out[6];
+	__u32 l3_step;			/* of TTL, protocol and IPv4 checksum: edit_ipv4() */
+	__u64 packets, bytes;		/* repeated; bytes of IP */
 	__u32 tcp_seq, tcp_ack;		/* end of the last segment seen, and what it acknowledged */
 	__u32 mark;			/* of the skb, for TC */
-	__u64 packets, bytes;		/* repeated; bytes of IP */
+	__u16 tcp_wnd;			/* window field last seen */
+	__u16 zero;
 	/* line 2: IPv6 words, and what only the slow path reads */
 	struct flow_words in6, out6;
 	__u32 priority;			/* of the skb, for TC */
@@ -218,7 +226,7 @@ struct port {
 /* Written by the daemon, read by every packet. One global, mapped into both. */
 struct control {
 	__u32 abi;
-	__u32 paused;
+	__u32 paused;			/* set before the generation is raised: armed entries are not asked */
 	__u32 gen;			/* entries of another generation are not used */
 	__u32 threshold;		/* sighted packets before a flow is learned */
 	__u32 idle;			/* jiffies without a packet that end the counting */
@@ -229,21 +237,22 @@ struct control {
 	__u32 tcp_off;
 	__u32 hz;
 	__u32 no_marks;			/* a driver keeps no XDP metadata: TC ingress judges for itself */
-	__u64 secret[10];		/* keys of the flow hash, random per start from nothing */
+	__u64 secret[8];		/* odd: keys of the flow hash, random per start from nothing */
 	__u64 mix;			/* odd: its multiplier for the second choice */
 };
 
-/* Counters per CPU: row = stage * MAX_PORTS + (ifindex % MAX_PORTS). */
+/* Counters per CPU, stage and ifindex % MAX_PORTS. */
 struct tally {
-	__u64 packets[REASONS];
+	__u64 packets[TALLY - 1];	/* by reason */
 	__u64 partial;			/* TC ingress: partial checksums, so the peer is no wire */
 };
 
-/* What became of redirected frames, per CPU and devmap index, from the kernel's tracepoints. */
+/* What became of redirected frames, per CPU and ifindex % MAX_PORTS, from the kernel's tracepoints. */
 struct transmit {
 	__u64 sent;
 	__u64 drops;			/* the driver's queue was full */
 	__u64 errors;			/* the driver refused: no NAPI, no XDP, link down */
+	__u64 zero;
 };
 
 /* XDP leaves it as metadata in front of packets that TC ingress must look at. */
@@ -270,7 +279,8 @@ struct event {
 	__u32 saddr[4], daddr[4];	/* IPv4: the first word */
 };
 
-_Static_assert(sizeof(struct flow_key) == 20, "flow_key");
+_Static_assert((int)REASONS < (int)TALLY, "tally");
+_Static_assert(sizeof(struct flow_key) == 16, "flow_key");
 _Static_assert(sizeof(struct slot) == SLOT_SIZE, "slot");
 _Static_assert(__builtin_offsetof(struct slot, saddr) == 64, "line 1");
 _Static_assert(__builtin_offsetof(struct slot, in6) == 128, "line 2");

@@ -16,42 +16,51 @@
 
 struct rewrite {
 	__u32 saddr, daddr;
-	__u16 sport, dport;
-	__u16 l3_delta, l4_delta;
+	__u16 sport, dport, l4_delta, tx;
 	__u8 mac[12];		/* destination, source */
-	__u8 flags, dscp;
+	__u32 l3_step;
+	__u8 state, dscp_in, flags, dscp;
 	struct flow_words out6;	/* IPv6 only */
 };
 
+/* The fields of line 1 stand in the same order in both: four loads, which stay in registers. */
 static __always_inline void rewrite_copy(struct rewrite *rw, const struct slot *s, __u8 family)
 {
-	__builtin_memcpy(rw, &s->saddr, 28);	/* up to smac_out: same order in both */
-	rw->flags = s->flags;
-	rw->dscp = s->dscp_out;
+	const volatile dword *from = (const void *)&s->saddr;
+	dword *to = (void *)rw;
+
+	for (int i = 0; i < 4; i++)
+		to[i] = from[i];
+	*(word *)&rw->state = *(const volatile word *)&s->state;
 	if (family == 6)
 		rw->out6 = s->out6;
 }
-_Static_assert(__builtin_offsetof(struct rewrite, flags) == 28, "rewrite");
-_Static_assert(__builtin_offsetof(struct slot, oif) - __builtin_offsetof(struct slot, saddr) == 28, "slot");
+_Static_assert(__builtin_offsetof(struct rewrite, state) == 32, "rewrite");
+_Static_assert(__builtin_offsetof(struct slot, packets) - __builtin_offsetof(struct slot, saddr) == 32, "slot");
 
 static __always_inline void edit_ethernet(struct frame *f, const struct rewrite *rw)
 {
-	void *to = f->eth;
+	void *to = f->data;
 	const void *from = rw->mac;
 
 	*(dword *)to = *(dword *)from;
 	*(word *)(to + 8) = *(word *)(from + 8);
 }
 
+/* TTL, protocol and checksum are one number, little endian. Its complement grows by the
+ * checksum's delta, whose carry comes round (RFC 1624 eqn. 3), and by 1, which makes the
+ * TTL one less; that was over 1, so nothing is carried from there into the checksum. */
+static __always_inline __u32 l3_step(__u16 delta) { return (__u32)delta << 16 | 1; }
+
 /* TTL, DSCP (ECN stays: RFC 3168), addresses. */
 static __always_inline void edit_ipv4(struct frame *f, const struct rewrite *rw)
 {
 	struct iphdr *ip = f->l3;
 	word *w = f->l3;
-	__u32 ttl = w[2];	/* and protocol and checksum (little endian) */
+	__u64 sum = (__u64)~w[2] + rw->l3_step;
 
-	ip->tos = rw->dscp | (f->tos & 3);
-	w[2] = ((ttl & 0xffff) - 1) | (__u32)csum_update(ttl >> 16, rw->l3_delta) << 16;
+	ip->tos = rw->dscp | (ip->tos & 3);
+	w[2] = ~(sum + (sum >> 32 << 16));
 	*(dword *)(w + 3) = *(dword *)&rw->saddr;
 }
 
@@ -75,20 +84,18 @@ static __always_inline void edit_ipv6(struct frame *f, const struct rewrite *rw)
 }
 
 /* Ports, or the ICMP id; other protocols keep their first bytes. And, if it is `whole`,
- * the checksum: in TC it may not be. UDP: 0 means none, and a computed 0 is sent as
- * 0xffff (RFC 768, RFC 8200 8.1). */
+ * the checksum: in TC it may not be. */
 static __always_inline void edit_l4(struct frame *f, const struct rewrite *rw, const int whole)
 {
-	__u16 *l4 = f->l4, sum;
+	__u16 *l4 = f->l4;
 
-	switch (f->key.proto) {
-	case IPPROTO_UDP:
+	if (mostly(f->proto == IPPROTO_UDP)) {
 		*(word *)l4 = *(word *)&rw->sport;
-		if (!whole || !l4[3])
-			break;
-		sum = csum_update(l4[3], rw->l4_delta);
-		l4[3] = sum ? sum : 0xffff;
-		break;
+		if (whole && l4[3])
+			l4[3] = csum_update_udp(l4[3], rw->l4_delta);
+		return;
+	}
+	switch (f->proto) {
 	case IPPROTO_TCP:
 		*(word *)l4 = *(word *)&rw->sport;
 		if (whole && within(f, l4, sizeof(struct tcphdr)))	/* parse_tcp() has seen to it */
@@ -105,7 +112,7 @@ static __always_inline void edit_l4(struct frame *f, const struct rewrite *rw, c
 static __always_inline void edit(struct frame *f, const struct rewrite *rw, const int whole)
 {
 	edit_ethernet(f, rw);
-	if (f->key.family == 4)
+	if (f->family == 4)
 		edit_ipv4(f, rw);
 	else
 		edit_ipv6(f, rw);

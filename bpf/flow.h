@@ -3,10 +3,9 @@
  * flow.h: the flow table. Find a slot, judge whether it may be used now, claim one
  * for a new flow, close a connection.
  *
- * Placing: pair-multiply-shift (Thorup, "High Speed Hashing for Integers and Strings"),
- * a universal hash keyed by a secret per start, gives each key two buckets of two
- * slots. A key without room among its four slots is slow, never wrong. Nothing in use
- * is evicted: only slots whose flow has been idle for `idle`, since its lease ended too.
+ * Placing: multiply-shift (Thorup, "High Speed Hashing for Integers and Strings"), a
+ * universal hash keyed by a secret per start, gives each key two buckets of two slots. A
+ * key without room among its four slots is slow, never wrong. Nothing in use is evicted: only slots whose flow has been idle for `idle`, since its lease ended too.
  *
  * Readers and writers meet on different CPUs. `seq` is odd while a writer is in;
  * a reader takes it before it looks and compares after it copied (flow_torn). On
@@ -18,8 +17,6 @@
 #include "maps.h"
 #include "frame.h"
 #include "csum.h"
-
-#define OUR(x) (*(volatile typeof(x) *)&(x))
 
 /* A fetching atomic is a full barrier in the BPF memory model. */
 #if defined(__TARGET_ARCH_x86) || !defined(__bpf__)
@@ -47,14 +44,19 @@ static __always_inline __u64 pair(__u32 a, __u32 b, int i)
 	return (a + ctl.secret[i]) * (b + ctl.secret[i + 1]);
 }
 
+/* The key's two numbers, each times an odd secret; the uppermost bits of the sum are
+ * universal if one of the two differs in its lower 32 bits, or but one of them differs at
+ * all. Ports are the lower half of the second number, so what remains are two keys alike in
+ * ports and source that differ in destination and in ifindex or protocol: nobody can make
+ * many of those. The rest of IPv6 addresses goes in by pairs, which ask for nothing. */
 static __always_inline __u64 flow_hash(const struct flow_key *k, const struct flow_words *w)
 {
-	__u64 h = pair(k->saddr, k->daddr, 0) + pair(*ports_of(k), k->port << 8 | k->proto, 2);
+	__u64 h = *addresses_of(k) * ctl.secret[0] + *rest_of(k) * ctl.secret[1];
 
-	if (k->family == 6) {
-		h += pair(w->saddr[0], w->saddr[1], 4);
-		h += pair(w->saddr[2], w->daddr[0], 6);
-		h += pair(w->daddr[1], w->daddr[2], 8);
+	if (family_of(k) == 6) {
+		h += pair(w->saddr[0], w->saddr[1], 2);
+		h += pair(w->saddr[2], w->daddr[0], 4);
+		h += pair(w->daddr[1], w->daddr[2], 6);
 	}
 	return h;
 }
@@ -64,11 +66,11 @@ static __always_inline struct bucket *bucket_at(__u32 n)
 	void *table = (void *)flows;
 
 	forget(table);		/* that it had BUCKETS buckets when it was compiled */
-	return table + (__u64)(n & bucket_mask) * sizeof(struct bucket);
+	return table + (__u64)(n >> bucket_shift) * sizeof(struct bucket);
 }
 
-/* Either of the two choices, to be masked. The upper half of the sum is the hash; the
- * second choice takes in the lower one too, or keys that share a bucket would share both. */
+/* Either of the two choices, for bucket_at(). The uppermost bits are the hash; the second
+ * choice takes in the lower ones too, or keys that share a bucket would share both. */
 static __always_inline __u32 flow_bucket(__u64 h, int choice)
 {
 	if (choice)
@@ -76,18 +78,12 @@ static __always_inline __u32 flow_bucket(__u64 h, int choice)
 	return h >> 32;
 }
 
-/* The key is put together in registers (little endian): a wide load of what was just
- * stored in parts would wait until those stores have left the store buffer, which costs
- * more than the whole look-up. */
 static __always_inline int same_flow(const struct slot *s, const struct flow_key *k,
 				     const struct flow_words *w)
 {
-	__u32 kind = k->proto | (__u32)k->family << 8;
-
-	if (*addresses_of(&s->key) != *addresses_of(k) || *ports_of(&s->key) != *ports_of(k) ||
-	    s->key.port != k->port || *(word *)&s->key.proto != kind)
+	if (*addresses_of(&s->key) != *addresses_of(k) || *rest_of(&s->key) != *rest_of(k))
 		return 0;
-	if (k->family == 6) {
+	if (family_of(k) == 6) {
 		__u32 differ = 0;
 
 		for (int i = 0; i < 3; i++)
@@ -163,7 +159,7 @@ static __always_inline void slot_init(struct slot *s, const struct flow_key *k,
 	s->flags = 0;
 	s->why = REASON_BELOW_THRESHOLD;
 	s->key = *k;
-	if (k->family == 6)
+	if (family_of(k) == 6)
 		s->in6 = *w;
 	s->tcp_wnd = 0;
 	s->tcp_scale = 0;
@@ -222,7 +218,7 @@ static __always_inline struct slot *flow_claim(const struct flow_key *k, const s
 
 static __always_inline int same_macs(const struct slot *s, const struct frame *f)
 {
-	const void *mac = f->eth, *in = s->dmac_in;
+	const void *mac = f->data, *in = s->dmac_in;
 
 	return *(dword *)mac == *(dword *)in && *(word *)(mac + 8) == *(word *)(in + 8);
 }
@@ -232,9 +228,9 @@ static __always_inline enum reason flow_differs(const struct slot *s, const stru
 {
 	if (!same_macs(s, f))
 		return REASON_MAC_DIFFERS;
-	if ((f->tos & 0xfc) != s->dscp_in)
+	if ((tos_of(f) & 0xfc) != s->dscp_in)
 		return REASON_DSCP_DIFFERS;
-	if (f->key.family == 6 && f->label != s->label_in)
+	if (label_of(f) != s->label_in)
 		return REASON_LABEL_DIFFERS;
 	return REASON_HIT;
 }
@@ -254,14 +250,24 @@ static __always_inline enum reason flow_check(const struct slot *s, const struct
 	return flow_differs(s, f);
 }
 
-/* May XDP use the entry for this packet now? In few steps: why not is flow_check()'s. */
+/* May XDP use the entry for this packet now? All differences in one number, and one branch:
+ * why not is flow_check()'s. */
 static __always_inline int flow_good(const struct slot *s, const struct frame *f, __u32 now)
 {
-	const __u32 want = SLOT_ARMED | SLOT_XDP << 8 | (f->tos & 0xfc) << 16;	/* and no SLOT_DRAIN */
+	const __u32 want = SLOT_ARMED | (tos_of(f) & 0xfc) << 8 | SLOT_XDP << 16;	/* and no SLOT_DRAIN */
+	const void *mac = f->data, *in = s->dmac_in;
+	__u32 state = *(word *)&s->state;
+	__u64 differ;
 
-	return !((*(word *)&s->state ^ want) & (0xff | (SLOT_XDP | SLOT_DRAIN) << 8 | 0xff << 16)) &&
-	       s->gen == ctl.gen && before(now, s->lease) && same_macs(s, f) &&
-	       (f->key.family == 4 || f->label == s->label_in);
+	forget(state);	/* or it would be kept for whoever asks why not */
+	differ = (state ^ want) & (0xff | 0xff << 8 | (SLOT_XDP | SLOT_DRAIN) << 16);
+	differ |= s->gen ^ ctl.gen;
+	differ |= ~(now - s->lease) >> 31;	/* not before() */
+	differ |= *(dword *)mac ^ *(dword *)in;
+	differ |= *(word *)(mac + 8) ^ *(word *)(in + 8);
+	if (f->family == 6)
+		differ |= label_of(f) ^ s->label_in;
+	return !differ;
 }
 
 /* Where the connection stands, from every packet of it whichever way it goes: FIN and
@@ -270,7 +276,7 @@ static __always_inline void flow_evidence(struct slot *s, const struct frame *f)
 {
 	const struct tcphdr *tcp = f->l4;
 
-	if (f->key.proto != IPPROTO_TCP || !within(f, tcp, sizeof(*tcp)))
+	if (f->proto != IPPROTO_TCP || !within(f, tcp, sizeof(*tcp)))
 		return;
 	s->tcp_seq = __builtin_bswap32(tcp->seq) + f->l4_len - tcp->doff * 4;
 	s->tcp_ack = __builtin_bswap32(tcp->ack_seq);
@@ -327,11 +333,10 @@ static __always_inline int is_due(enum reason reason)
 static __always_inline void reverse_key(const struct slot *s, struct flow_key *k, struct flow_words *w)
 {
 	*k = (struct flow_key){
-		.port = s->oif, .saddr = s->daddr, .daddr = s->saddr,
-		.sport = s->dport, .dport = s->sport,
-		.proto = s->key.proto, .family = s->key.family,
+		.saddr = s->daddr, .daddr = s->saddr, .sport = s->dport, .dport = s->sport,
+		.kind = kind_of(s->oif, family_of(&s->key), proto_of(&s->key)),
 	};
-	if (k->family == 6) {
+	if (family_of(k) == 6) {
 		__builtin_memcpy(w->saddr, s->out6.daddr, sizeof(w->saddr));
 		__builtin_memcpy(w->daddr, s->out6.saddr, sizeof(w->daddr));
 	}
@@ -424,11 +429,11 @@ static __always_inline void tell_reset(const struct closing *c, const struct slo
 		return;
 	__builtin_memset(e, 0, sizeof(*e));
 	e->kind = EVENT_RESET;
-	e->family = c->key.family;
-	e->proto = c->key.proto;
+	e->family = family_of(&c->key);
+	e->proto = proto_of(&c->key);
 	e->sport = c->key.sport;
 	e->dport = c->key.dport;
-	if (c->key.family == 4) {
+	if (e->family == 4) {
 		e->saddr[0] = c->key.saddr;
 		e->daddr[0] = c->key.daddr;
 	} else {

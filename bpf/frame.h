@@ -23,6 +23,12 @@
  * would become one search through all the values. */
 #define forget(x) asm volatile("" : "+r"(x))
 
+/* Read here and now, and as wide as it is. */
+#define OUR(x) (*(volatile typeof(x) *)&(x))
+
+/* Two branches that begin alike are not to be joined there. */
+#define apart(n) asm volatile("" : : "i"(n))
+
 enum tcp_flag { TCP_FIN = 1, TCP_SYN = 2, TCP_RST = 4, TCP_ACK = 16 };
 
 /* RFC 792, RFC 4443 4.1 (linux/icmp.h drags in socket headers) */
@@ -35,21 +41,47 @@ struct icmp_echo {
 typedef __u32 __attribute__((may_alias)) word;
 typedef __u64 __attribute__((may_alias)) dword;
 
+/* The two numbers of a key. */
 static __always_inline dword *addresses_of(const struct flow_key *k) { return (dword *)&k->saddr; }
-static __always_inline word *ports_of(const struct flow_key *k) { return (word *)&k->sport; }
+static __always_inline dword *rest_of(const struct flow_key *k) { return (dword *)&k->sport; }
+
+static __always_inline __u32 kind_of(__u32 ifindex, __u8 family, __u8 proto)
+{
+	return ifindex << KIND_PORT | (family == 6 ? KIND_IPV6 : 0) | proto;
+}
+
+static __always_inline __u32 port_of(const struct flow_key *k) { return k->kind >> KIND_PORT; }
+static __always_inline __u8 family_of(const struct flow_key *k) { return k->kind & KIND_IPV6 ? 6 : 4; }
+static __always_inline __u8 proto_of(const struct flow_key *k) { return k->kind; }
 
 struct frame {
 	void *data, *end;	/* linear part */
 	__u32 len;		/* whole frame, from the Ethernet header on */
+	__u32 port;		/* ifindex */
+	__u64 family;		/* 4 or 6; the verifier knows what is in whole stack words */
 
-	struct ethhdr *eth;
 	void *l3, *l4;
-	__u32 l3_len, l4_len;	/* as the IP header says; what is behind is a trailer */
+	__u64 l3_len;
+	__u32 l4_len;	/* as the IP header says */
+	__u32 proto;
 	struct flow_key key;
 	struct flow_words in6;
-	__u32 label;		/* IPv6 flow label, wire order */
-	__u8 tos;		/* TOS or traffic class, ECN included */
 };
+
+/* TOS or traffic class, ECN included. Like the label it is read where it is needed: the
+ * header is at hand, a register is not. */
+static __always_inline __u8 tos_of(const struct frame *f)
+{
+	const word *w = f->l3;
+
+	return f->family == 4 ? w[0] >> 8 : __builtin_bswap32(w[0]) >> 20;
+}
+
+/* IPv6 flow label, wire order; IPv4: 0. */
+static __always_inline __u32 label_of(const struct frame *f)
+{
+	return f->family == 4 ? 0 : *(const word *)f->l3 & __builtin_bswap32(0x000fffff);
+}
 
 /* The only bounds check: `n` bytes at `p` are within the linear part. */
 static __always_inline int within(const struct frame *f, const void *p, __u32 n)
@@ -57,14 +89,34 @@ static __always_inline int within(const struct frame *f, const void *p, __u32 n)
 	return p + n <= f->end;
 }
 
-/* Sets l3 and l4: are an IP header and 8 bytes behind it there? That is all that flows
- * are told apart by, so whatever is shorter is left to the kernel. */
-static __always_inline int frame_headers(struct frame *f, __u8 family)
+static __always_inline __u32 l4_at(const __u8 family)
 {
-	f->eth = f->data;
+	return ETH_HLEN + (family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+}
+
+/* Are an IP header and 8 bytes behind it there? That is all that flows are told apart by,
+ * so whatever is shorter is left to the kernel. */
+static __always_inline int frame_fits(const struct frame *f, const __u8 family)
+{
+	return within(f, f->data, l4_at(family) + 8);
+}
+
+static __always_inline void frame_point(struct frame *f, const __u8 family)
+{
+	f->family = family;
 	f->l3 = f->data + ETH_HLEN;
-	f->l4 = f->l3 + (family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
-	return within(f, f->l4, 8);
+	f->l4 = f->data + l4_at(family);
+}
+
+/* Bytes behind the packet; under 0 they are over `len`. */
+static __always_inline __u32 trailer_of(const struct frame *f)
+{
+	return f->len - (__u32)ETH_HLEN - f->l3_len;
+}
+
+static __always_inline __u8 protocol_of(const struct frame *f)
+{
+	return f->family == 4 ? ((struct iphdr *)f->l3)->protocol : ((struct ipv6hdr *)f->l3)->nexthdr;
 }
 
 /* Where a protocol keeps its checksum, from the start of L4; 0: none that NAT touches. */

@@ -10,30 +10,20 @@
 /* This network namespace; tracepoints are global. */
 const volatile __u32 netns = 0;
 
-
-/* By ifindex of a port of this daemon: its index in `transmits`. */
-static __always_inline struct transmit *transmit_of(const struct net_device *dev)
+static __always_inline int is_here(const struct net_device *dev)
 {
-	__u32 ifindex = dev->ifindex;
-	struct port *p;
-
-	if (dev->nd_net.net->ns.inum != netns)	/* trusted pointers: plain loads */
-		return 0;
-	p = bpf_map_lookup_elem(&ports, &ifindex);
-	if (!p)
-		return 0;
-	ifindex = p->tx;
-	return bpf_map_lookup_elem(&transmits, &ifindex);
+	return dev->nd_net.net->ns.inum == netns;	/* trusted pointers: plain loads */
 }
 
 /* One bulk of frames given to a driver (bq_xmit_all() in kernel/bpf/devmap.c). */
 SEC("tp_btf/xdp_devmap_xmit")
 int BPF_PROG(shunt_xmit, const struct net_device *from, const struct net_device *to, int sent, int drops, int err)
 {
-	struct transmit *t = transmit_of(to);
+	struct transmit *t;
 
-	if (!t)
+	if (!is_here(to))
 		return 0;
+	t = transmit_of(to->ifindex);
 	t->sent += sent;
 	if (err < 0)
 		t->errors += drops;
@@ -43,19 +33,20 @@ int BPF_PROG(shunt_xmit, const struct net_device *from, const struct net_device 
 }
 
 struct bpf_prog;
+struct bpf_dtab_netdev { struct net_device *dev; } CORE;
 
-/* One frame that did not even get to the driver; `index` is the devmap's. */
+/* One frame that did not even get to the driver. */
 SEC("tp_btf/xdp_redirect_err")
 int BPF_PROG(shunt_redirect_err, const struct net_device *dev, const struct bpf_prog *prog, const void *tgt,
 	     int err, int map_type, __u32 map_id, __u32 index)
 {
-	struct transmit *t;
+	const struct bpf_dtab_netdev *to;
 
-	if (!transmit_of(dev))
+	if (map_type != BPF_MAP_TYPE_DEVMAP || !is_here(dev))
 		return 0;
-	t = bpf_map_lookup_elem(&transmits, &index);
-	if (t)
-		t->errors++;
+	/* `tgt` points to nothing known: not every kernel lets a program load it from its context */
+	if (!bpf_probe_read_kernel(&to, sizeof(to), &ctx[2]) && to)
+		transmit_of(BPF_CORE_READ(to, dev, ifindex))->errors++;
 	return 0;
 }
 

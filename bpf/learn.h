@@ -86,10 +86,10 @@ static __always_inline int tuple_is(const struct tuple *t, const struct flow_key
 {
 	const __u32 *src = inverse ? t->daddr : t->saddr, *dst = inverse ? t->saddr : t->daddr;
 
-	if (!same_address(src, k->family, w->saddr, k->saddr) ||
-	    !same_address(dst, k->family, w->daddr, k->daddr))
+	if (!same_address(src, family_of(k), w->saddr, k->saddr) ||
+	    !same_address(dst, family_of(k), w->daddr, k->daddr))
 		return 0;
-	switch (k->proto) {
+	switch (proto_of(k)) {
 	case IPPROTO_TCP: case IPPROTO_UDP: case IPPROTO_SCTP: case IPPROTO_DCCP: case IPPROTO_UDPLITE:
 		return k->sport == (inverse ? t->dport : t->sport) &&
 		       k->dport == (inverse ? t->sport : t->dport);
@@ -185,7 +185,7 @@ static __always_inline enum reason learn_conntrack(struct sk_buff *k, const stru
 	__s32 left;
 
 	if (!ct) {
-		if (info == IP_CT_UNTRACKED || !conntrack_in_use(BPF_CORE_READ(k, dev, nd_net.net), f->key.family))
+		if (info == IP_CT_UNTRACKED || !conntrack_in_use(BPF_CORE_READ(k, dev, nd_net.net), f->family))
 			return REASON_LEARNED;
 		return REASON_NO_CONNTRACK;
 	}
@@ -216,9 +216,9 @@ static __always_inline enum reason learn_conntrack(struct sk_buff *k, const stru
 		l->lease = left / 2;
 	l->flags |= SLOT_CT;
 	/* their state machines live by chunks that conntrack would not see */
-	if (f->key.proto == IPPROTO_SCTP || f->key.proto == IPPROTO_DCCP)
+	if (f->proto == IPPROTO_SCTP || f->proto == IPPROTO_DCCP)
 		return REASON_CT_NOT_ESTABLISHED;
-	return f->key.proto == IPPROTO_TCP ? learn_tcp(ct, dir, s, f->key.family, l) : REASON_LEARNED;
+	return f->proto == IPPROTO_TCP ? learn_tcp(ct, dir, s, f->family, l) : REASON_LEARNED;
 }
 
 /* The smallest of device, route and path MTU; a longer packet is the kernel's. */
@@ -265,20 +265,20 @@ static __always_inline enum reason learn_rewrite(const struct sighting *g, const
 {
 	const struct flow_key *in = &g->key, *out = &f->key;
 	__u64 addresses, ports = 0, l3;
-	__u8 proto = out->proto;
+	__u8 proto = f->proto, tos = tos_of(f);
 	__u32 nat;		/* not 0: something differs; in branches, the verifier would try them all */
 
 	addresses = csum_diff32(in->saddr, out->saddr) + csum_diff32(in->daddr, out->daddr);
 	nat = (in->saddr ^ out->saddr) | (in->daddr ^ out->daddr) |
 	      (in->sport ^ out->sport) | (in->dport ^ out->dport);
-	if (out->family == 6) {
+	if (f->family == 6) {
 		for (int i = 0; i < 3; i++) {
 			addresses += csum_diff32(g->in6.saddr[i], f->in6.saddr[i]) +
 				     csum_diff32(g->in6.daddr[i], f->in6.daddr[i]);
 			nat |= (g->in6.saddr[i] ^ f->in6.saddr[i]) | (g->in6.daddr[i] ^ f->in6.daddr[i]);
 		}
 	}
-	l3 = addresses + csum_diff16(0x45 | (g->tos & 0xfc) << 8, 0x45 | (f->tos & 0xfc) << 8) + csum_diff16(1, 0);
+	l3 = addresses + csum_diff16(0x45 | (g->tos & 0xfc) << 8, 0x45 | (tos & 0xfc) << 8) + csum_diff16(1, 0);
 
 	switch (proto) {
 	case IPPROTO_TCP:
@@ -302,18 +302,18 @@ static __always_inline enum reason learn_rewrite(const struct sighting *g, const
 	}
 	if (proto == IPPROTO_ICMP)
 		addresses = 0;		/* no pseudo header */
-	l->rw.l3_delta = csum_fold(l3);
+	l->rw.l3_step = l3_step(csum_fold(l3));
 	l->rw.l4_delta = csum_fold(addresses + ports);
 	if (l4_sum_at(proto) && l4_sum(f) != l4_sum_after(g, proto, csum_fold(addresses), l->rw.l4_delta))
 		return REASON_PAYLOAD_CHANGED;
 
-	__builtin_memcpy(l->rw.mac, f->eth, 12);
+	__builtin_memcpy(l->rw.mac, f->data, 12);
 	l->rw.saddr = out->saddr;
 	l->rw.daddr = out->daddr;
 	l->rw.sport = out->sport;
 	l->rw.dport = out->dport;
 	l->rw.out6 = f->in6;
-	l->rw.dscp = f->tos & 0xfc;
+	l->rw.dscp = tos & 0xfc;
 	l->flags |= SLOT_PAIRED | (nat ? SLOT_NAT : 0);
 	return REASON_LEARNED;
 }
@@ -324,7 +324,7 @@ static __always_inline enum reason learn_header(const struct sighting *g, const 
 	struct iphdr *ip = f->l3;
 	__u8 ttl;
 
-	if (f->key.family == 4) {
+	if (f->family == 4) {
 		if (ip->id != g->id)
 			return REASON_OTHER_PACKET;
 		if (ip->frag_off != g->frag)
@@ -335,7 +335,7 @@ static __always_inline enum reason learn_header(const struct sighting *g, const 
 	}
 	if ((__u8)(g->ttl - 1) != ttl)
 		return REASON_TTL_STEP;
-	if ((f->tos ^ g->tos) & 3 || f->label != g->label)
+	if ((tos_of(f) ^ g->tos) & 3 || label_of(f) != g->label)
 		return REASON_HEADER_CHANGED;
 	return REASON_LEARNED;
 }
@@ -344,10 +344,10 @@ static __always_inline int same_rewrite(const struct slot *s, const struct lesso
 {
 	const word *a = (const void *)&s->saddr, *b = (const void *)&l->rw;
 
-	for (int i = 0; i < 7; i++)
+	for (int i = 0; i < 8; i++)
 		if (a[i] != b[i])
 			return 0;
-	if (s->key.family == 6) {
+	if (family_of(&s->key) == 6) {
 		a = (const void *)&s->out6;
 		b = (const void *)&l->rw.out6;
 		for (int i = 0; i < 6; i++)
@@ -359,7 +359,7 @@ static __always_inline int same_rewrite(const struct slot *s, const struct lesso
 
 /* The only place where a slot becomes armed. */
 static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *skb, const struct sighting *g,
-					    const struct lesson *l, __u16 tx)
+					    const struct lesson *l)
 {
 	enum reason reason = REASON_LEARNED;
 	__u32 seq = OUR(s->seq);
@@ -393,11 +393,10 @@ static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *sk
 	s->mtu = l->mtu;
 	s->tcp_scale = l->scale;
 	s->why = REASON_HIT;
-	__builtin_memcpy(&s->saddr, &l->rw, 28);
-	if (g->key.family == 6)
+	__builtin_memcpy(&s->saddr, &l->rw, 32);
+	if (family_of(&g->key) == 6)
 		s->out6 = l->rw.out6;
 	s->oif = skb->ifindex;
-	s->tx = tx;
 	s->mark = skb->mark;
 	s->priority = skb->priority;
 	flow_unlock(s);
@@ -425,7 +424,7 @@ static __always_inline void slot_pair(const struct slot *s, const struct lesson 
 	rev->dport = s->key.sport;
 	__builtin_memcpy(rev->out6.saddr, s->in6.daddr, sizeof(rev->out6.saddr));
 	__builtin_memcpy(rev->out6.daddr, s->in6.saddr, sizeof(rev->out6.daddr));
-	rev->oif = s->key.port;
+	rev->oif = port_of(&s->key);
 	rev->gen = s->gen;
 	rev->tcp_scale = l->reverse_scale;
 	rev->flags |= SLOT_PAIRED | (s->flags & SLOT_LIBERAL);
@@ -446,14 +445,14 @@ static __always_inline __u32 lease_length(void)
 static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *k, const struct sighting *g,
 					 struct slot *s)
 {
-	__u32 iif = g->key.port, oif = skb->ifindex;
+	__u32 iif = port_of(&g->key), oif = skb->ifindex;
 	struct frame f = {};
 	struct port *in = bpf_map_lookup_elem(&ports, &iif), *out = bpf_map_lookup_elem(&ports, &oif);
 	struct lesson l = {};
 	enum reason reason;
 
 	point(&f, skb);
-	f.key.port = oif;
+	f.port = oif;
 	if (BPF_CORE_READ_BITFIELD(k, redirected))
 		return REASON_REDIRECTED;
 	if (k->sk)
@@ -470,11 +469,10 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 		return REASON_ENCAPSULATED;
 	reason = parse_ethernet(&f);
 	if (!reason)
-		reason = parse(&f, f.key.family);
+		reason = parse(&f, f.family);
 	if (reason == REASON_TTL)
 		return REASON_TTL_STEP;
-	if (reason || !take_frame(&f, skb, f.key.family) ||
-	    f.key.family != g->key.family || f.key.proto != g->key.proto)
+	if (reason || !take_frame(&f, skb) || f.family != family_of(&g->key) || f.proto != proto_of(&g->key))
 		return REASON_ENCAPSULATED;
 	reason = learn_header(g, &f);
 	if (reason != REASON_LEARNED)
@@ -486,11 +484,12 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 	reason = learn_rewrite(g, &f, &l);
 	if (reason != REASON_LEARNED)
 		return reason;
-	l.mtu = learn_mtu(k, f.key.family);
+	l.mtu = learn_mtu(k, f.family);
 	if (in->flags & PORT_XDP_RX && out->flags & PORT_XDP_TX && !g->partial && !g->gso)
 		l.flags |= SLOT_XDP;
-	reason = slot_arm(s, skb, g, &l, out->tx);
-	if (reason == REASON_LEARNED && f.key.proto == IPPROTO_TCP)
+	l.rw.tx = out->tx;
+	reason = slot_arm(s, skb, g, &l);
+	if (reason == REASON_LEARNED && f.proto == IPPROTO_TCP)
 		slot_pair(s, &l);
 	return reason;
 }

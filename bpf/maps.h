@@ -2,7 +2,7 @@
 /*
  * maps.h: all maps, each with its writers and readers. All of them are pinned, so
  * the data path goes on without the daemon, and a new daemon finds it as it was.
- * The size of `flows` is set at load time (internal/dataplane).
+ * The sizes of `flows`, `counters` and `transmits` are set at load time (internal/dataplane).
  */
 #ifndef SHUNT_MAPS_H
 #define SHUNT_MAPS_H
@@ -21,8 +21,8 @@ volatile struct control ctl SEC(".data.control");
  * and allocated once. The verifier takes offsets below 512 MB (BPF_MAX_VAR_OFF). */
 struct bucket flows[BUCKETS] SEC(".data.flows");
 
-/* Buckets less one: a power of two less one. */
-const volatile __u32 bucket_mask = BUCKETS - 1;
+/* 32 less the binary logarithm of the number of buckets. */
+const volatile __u32 bucket_shift = 28;
 
 /* TC ingress writes, TC egress reads, on the same CPU. */
 struct {
@@ -32,13 +32,22 @@ struct {
 	__type(value, struct sighting);
 } sightings SEC(".maps");
 
-/* leave() writes; the daemon reads. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, STAGES * MAX_PORTS);
-	__type(key, __u32);
-	__type(value, struct tally);
-} counters SEC(".maps");
+/* leave() writes; the daemon reads. For each CPU STAGES * MAX_PORTS rows. One global
+ * variable for the same reason. */
+struct tally counters[STAGES * MAX_PORTS] SEC(".data.counters");
+
+/* CPUs that may ever be there, rounded up to a power of two, less one. */
+const volatile __u32 cpu_mask = 0;
+
+/* This CPU's row for a port: one serves one ifindex in MAX_PORTS. Two ports that share one
+ * share their figures. `table`: that it was for one CPU when it was compiled is forgotten. */
+static __always_inline void *row_of(void *table, __u32 rows, __u32 row, __u32 ifindex, __u32 size)
+{
+	__u32 cpu = bpf_get_smp_processor_id() & cpu_mask;
+
+	asm volatile("" : "+r"(table));
+	return table + (__u64)(cpu * rows + row + ifindex % MAX_PORTS) * size;
+}
 
 /* By ifindex. The daemon writes; TC egress reads when it learns. */
 struct {
@@ -56,13 +65,13 @@ struct {
 	__type(value, __u32);
 } tx SEC(".maps");
 
-/* By port.tx: the tracepoint programs write; the daemon reads. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, MAX_PORTS);
-	__type(key, __u32);
-	__type(value, struct transmit);
-} transmits SEC(".maps");
+/* The tracepoint programs write; XDP and the daemon read. For each CPU MAX_PORTS rows. */
+struct transmit transmits[MAX_PORTS] SEC(".data.transmits");
+
+static __always_inline struct transmit *transmit_of(__u32 ifindex)
+{
+	return row_of(transmits, MAX_PORTS, 0, ifindex, sizeof(struct transmit));
+}
 
 /* All stages write, the daemon reads. A full ring loses requests: be-liberal is asked
  * for again; a reset connection keeps its state until conntrack's timeout for one. */

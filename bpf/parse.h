@@ -21,7 +21,7 @@ enum { ETH_P_AD = 0x88a8, DF = 0x4000, GRE_KEY = 0x2000, GRE_SUM = 0x8000, GRE_V
 static __always_inline __u16 wire16(__u16 host) { return __builtin_bswap16(host); }
 
 /* struct ethhdr is packed: its h_proto would be read in two bytes */
-static __always_inline __u16 ether_type(const struct frame *f) { return ((__u16 *)f->eth)[6]; }
+static __always_inline __u16 ether_type(const struct frame *f) { return ((__u16 *)f->data)[6]; }
 
 static __always_inline enum reason parse_tcp(const struct frame *f)
 {
@@ -50,7 +50,7 @@ static __always_inline enum reason parse_udp(const struct frame *f)
 	struct udphdr *udp = f->l4;
 	__u32 len = wire16(udp->len);
 
-	if (len < sizeof(*udp) || len > f->l4_len)		/* nf_conntrack udp_error() */
+	if (rarely(len != f->l4_len) && (len < sizeof(*udp) || len > f->l4_len))	/* nf_conntrack udp_error() */
 		return REASON_MALFORMED;
 	return REASON_HIT;
 }
@@ -61,8 +61,6 @@ static __always_inline enum reason parse_icmp(const struct frame *f, __u8 reques
 {
 	struct icmp_echo *icmp = f->l4;
 
-	if (f->l4_len < sizeof(*icmp))
-		return REASON_MALFORMED;
 	if ((icmp->type != request && icmp->type != reply) || icmp->code)
 		return REASON_NOT_ECHO;
 	return REASON_HIT;
@@ -78,38 +76,30 @@ static __always_inline __u32 gre_ports(const struct frame *f)
 	return (flags & (GRE_KEY | GRE_SUM)) == GRE_KEY ? ((word *)gre)[1] : 0;
 }
 
-static __always_inline enum reason parse_l4(const struct frame *f, const __u8 family, __u32 proto)
+static __always_inline enum reason parse_l4(const struct frame *f, const __u8 family)
 {
-	if (proto == IPPROTO_UDP)
+	switch (f->proto) {
+	case IPPROTO_UDP:
 		return parse_udp(f);
-	forget(proto);
-	if (proto == IPPROTO_TCP)
+	case IPPROTO_TCP:
 		return parse_tcp(f);
-	forget(proto);
-	switch (proto) {
 	case IPPROTO_ICMP:
 		return family == 4 ? parse_icmp(f, 8, 0) : REASON_NOT_ECHO;
 	case IPPROTO_ICMPV6:
 		return family == 6 ? parse_icmp(f, 128, 129) : REASON_NOT_ECHO;
-	case IPPROTO_SCTP:
-	case IPPROTO_DCCP:
-	case IPPROTO_UDPLITE:
-	case IPPROTO_ESP:
-	case IPPROTO_GRE:
-		return f->l4_len < 8 ? REASON_MALFORMED : REASON_HIT;
 	}
 	return REASON_HIT;
 }
 
 /* What tells flows of a protocol apart: ports, or the SPI. */
-static __always_inline __u32 key_ports(const struct frame *f, __u32 proto)
+static __always_inline __u32 key_ports(const struct frame *f)
 {
 	const struct icmp_echo *icmp = f->l4;
 
-	if (mostly(proto == IPPROTO_UDP || proto == IPPROTO_TCP))
+	switch (f->proto) {
+	case IPPROTO_UDP:
+	case IPPROTO_TCP:
 		return *(word *)f->l4;
-	forget(proto);
-	switch (proto) {
 	case IPPROTO_ICMP:
 	case IPPROTO_ICMPV6:
 		return icmp->id | (__u32)*(__u16 *)icmp << 16;
@@ -124,8 +114,16 @@ static __always_inline __u32 key_ports(const struct frame *f, __u32 proto)
 	return 0;
 }
 
+static __always_inline void key_rest(struct frame *f)
+{
+	*rest_of(&f->key) = key_ports(f) | (__u64)kind_of(f->port, f->family, f->proto) << 32;
+}
+
+/* In an IPv4 header's second word: reserved bit, MF, offset. */
+enum { NOT_ALONE = (int)0xffbf0000 };
+
 /* Which of the checks of parse_ipv4() it was. */
-static __always_inline enum reason why_not_ipv4(const struct frame *f, __u32 room)
+static __always_inline enum reason why_not_ipv4(const struct frame *f)
 {
 	struct iphdr *ip = f->l3;
 
@@ -133,8 +131,10 @@ static __always_inline enum reason why_not_ipv4(const struct frame *f, __u32 roo
 		return REASON_MALFORMED;
 	if (ip->ihl > 5)
 		return REASON_IP_OPTIONS;
-	if (f->l4_len > room)
+	if (f->l3_len < sizeof(*ip) || trailer_of(f) > f->len)
 		return REASON_MALFORMED;
+	if (f->l4_len < 8)
+		return REASON_RUNT;
 	if (ip->frag_off & wire16(0xffff & ~DF))	/* reserved bit, MF, offset */
 		return REASON_FRAGMENT;
 	return ip->ttl <= 1 ? REASON_TTL : REASON_BAD_CHECKSUM;
@@ -142,30 +142,24 @@ static __always_inline enum reason why_not_ipv4(const struct frame *f, __u32 roo
 
 static __always_inline enum reason parse_ipv4(struct frame *f)
 {
+	const __u32 room = ETH_HLEN + sizeof(struct iphdr) + 8;	/* frame_fits() has seen to it */
 	struct iphdr *ip = f->l3;
 	word *w = f->l3;
-	const __u32 room = f->len - (__u32)(ETH_HLEN + sizeof(*ip));
 
 	f->l3_len = (__u16)__builtin_bswap32(w[0]);
-	f->l4_len = f->l3_len - sizeof(*ip);	/* may be under 0, and so over any room */
-	if (rarely((__u8)w[0] != 0x45 || f->l4_len > room || !csum_valid((__u64)w[0] + w[1] + w[2] + w[3] + w[4]) ||
-		   ip->frag_off & wire16(0xffff & ~DF) || ip->ttl <= 1))
-		return why_not_ipv4(f, room);
-	return parse_l4(f, 4, ip->protocol);
+	f->l4_len = f->l3_len - sizeof(struct iphdr);
+	if (rarely(OUR(*(__u8 *)w) != 0x45 || (rarely(trailer_of(f)) && trailer_of(f) > f->len - room) || !csum_valid((__u64)w[0] + w[1] + w[2] + w[3] + w[4]) ||
+		   w[1] & NOT_ALONE || OUR(ip->ttl) <= 1))
+		return why_not_ipv4(f);
+	return parse_l4(f, 4);
 }
 
 static __always_inline void key_ipv4(struct frame *f)
 {
-	struct iphdr *ip = f->l3;
 	word *w = f->l3;
 
-	f->tos = ip->tos;
-	f->label = 0;
-	f->key.family = 4;
-	f->key.proto = ip->protocol;
-	f->key.zero = 0;
 	*addresses_of(&f->key) = *(dword *)(w + 3);
-	*ports_of(&f->key) = key_ports(f, ip->protocol);
+	key_rest(f);
 }
 
 /* Headers that stand between IPv6 and L4 (IANA "IPv6 Extension Header Types"). */
@@ -187,27 +181,23 @@ static __always_inline enum reason parse_ipv6(struct frame *f)
 	f->l3_len = f->l4_len + sizeof(*ip);
 	if (ip->version != 6)
 		return REASON_MALFORMED;
-	if (!f->l4_len || f->l3_len > f->len - ETH_HLEN)	/* 0: a jumbogram, RFC 2675 */
+	if (!f->l4_len || trailer_of(f) > f->len)	/* 0: a jumbogram, RFC 2675 */
 		return REASON_MALFORMED;
+	if (f->l4_len < 8)
+		return REASON_RUNT;
 	if (ip->nexthdr == 44)
 		return REASON_FRAGMENT;
 	if (is_extension(ip->nexthdr))
 		return REASON_EXTENSION_HEADER;
 	if (ip->hop_limit <= 1)
 		return REASON_TTL;
-	return parse_l4(f, 6, ip->nexthdr);
+	return parse_l4(f, 6);
 }
 
 static __always_inline void key_ipv6(struct frame *f)
 {
-	struct ipv6hdr *ip = f->l3;
 	word *w = f->l3;
 
-	f->label = w[0] & __builtin_bswap32(0x000fffff);
-	f->tos = __builtin_bswap32(w[0]) >> 20;
-	f->key.family = 6;
-	f->key.proto = ip->nexthdr;
-	f->key.zero = 0;
 	f->key.saddr = w[5];
 	f->key.daddr = w[9];
 	f->in6.saddr[0] = w[2];
@@ -216,7 +206,7 @@ static __always_inline void key_ipv6(struct frame *f)
 	f->in6.daddr[0] = w[6];
 	f->in6.daddr[1] = w[7];
 	f->in6.daddr[2] = w[8];
-	*ports_of(&f->key) = key_ports(f, ip->nexthdr);
+	key_rest(f);
 }
 
 /* Not IP: what else? */
@@ -227,35 +217,36 @@ static __always_inline enum reason why_not_ip(__u32 type)
 
 static __always_inline int is_group(const struct frame *f)
 {
-	return f->eth->h_dest[0] & 1;
+	return *(__u8 *)f->data & 1;
 }
 
-/* What the Ethernet header says, key.family with it: 4 or 6. */
+/* What the Ethernet header says, and the family with it: 4 or 6. */
 static __always_inline enum reason parse_ethernet(struct frame *f)
 {
 	__u32 type;
 
-	f->eth = f->data;
-	if (!within(f, f->eth, ETH_HLEN))
+	if (!within(f, f->data, ETH_HLEN))
 		return REASON_MALFORMED;
 	type = ether_type(f);
 	if (type != wire16(ETH_P_IP) && type != wire16(ETH_P_IPV6))
 		return why_not_ip(type);
-	f->key.family = type == wire16(ETH_P_IP) ? 4 : 6;
+	f->family = type == wire16(ETH_P_IP) ? 4 : 6;
 	return is_group(f) ? REASON_NOT_HOST : REASON_HIT;
 }
 
 /* The headers behind it. */
 static __always_inline enum reason parse(struct frame *f, const __u8 family)
 {
-	if (!frame_headers(f, family))
+	if (!frame_fits(f, family))
 		return REASON_RUNT;
+	frame_point(f, family);
+	f->proto = protocol_of(f);
 	return family == 4 ? parse_ipv4(f) : parse_ipv6(f);
 }
 
-static __always_inline void take_key(struct frame *f, const __u8 family)
+static __always_inline void take_key(struct frame *f)
 {
-	if (family == 4)
+	if (f->family == 4)
 		key_ipv4(f);
 	else
 		key_ipv6(f);

@@ -30,7 +30,7 @@ static __always_inline void sight_forget(struct sighting *g, const struct sk_buf
 /* The checksum field of L4, 0 where NAT touches none. */
 static __always_inline __u16 l4_sum(const struct frame *f)
 {
-	__u32 at = l4_sum_at(f->key.proto);
+	__u32 at = l4_sum_at(f->proto);
 
 	return at && within(f, f->l4 + at, 2) ? *(__u16 *)(f->l4 + at) : 0;
 }
@@ -46,9 +46,9 @@ static __always_inline void sight(struct sighting *g, struct __sk_buff *skb, str
 	g->bucket = at->bucket;
 	g->way = at->way;
 	g->gen = gen;
-	g->label = f->label;
+	g->label = label_of(f);
 	g->len = ETH_HLEN + f->l3_len;	/* ip_rcv_core() trims padding and trailers */
-	if (f->key.family == 4) {
+	if (f->family == 4) {
 		g->id = ip->id;
 		g->frag = ip->frag_off;
 		g->ttl = ip->ttl;
@@ -59,10 +59,10 @@ static __always_inline void sight(struct sighting *g, struct __sk_buff *skb, str
 		g->ttl = ((struct ipv6hdr *)f->l3)->hop_limit;
 	}
 	g->l4_sum = l4_sum(f);
-	g->tos = f->tos;
+	g->tos = tos_of(f);
 	g->partial = BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL;
 	g->gso = skb->gso_size != 0;
-	__builtin_memcpy(g->dmac, f->eth, 12);
+	__builtin_memcpy(g->dmac, f->data, 12);
 }
 
 #endif

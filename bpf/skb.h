@@ -17,10 +17,11 @@ static __always_inline void point(struct frame *f, struct __sk_buff *skb)
 }
 
 /* Pointers back after a helper moved the data; sizes were checked before. */
-static __always_inline int again(struct frame *f, struct __sk_buff *skb, const __u8 family)
+static __always_inline int again(struct frame *f, struct __sk_buff *skb)
 {
 	point(f, skb);
-	return frame_headers(f, family);
+	frame_point(f, f->family);
+	return frame_fits(f, f->family);
 }
 
 /* Takes the key of a frame that parse() found nothing wrong with. All the ways through
@@ -28,15 +29,15 @@ static __always_inline int again(struct frame *f, struct __sk_buff *skb, const _
  * of the packet is there) is forgotten, by pointers and a protocol that are read anew: or
  * it would follow every one of them to the end of the program, each through all that the
  * others went through. */
-static __always_inline int take_frame(struct frame *f, struct __sk_buff *skb, const __u8 family)
+static __always_inline int take_frame(struct frame *f, struct __sk_buff *skb)
 {
 	const __u8 *proto;
 
-	take_key(f, family);
-	if (!again(f, skb, family))
+	take_key(f);
+	if (!again(f, skb))
 		return 0;
-	proto = f->l3 + (family == 4 ? offsetof(struct iphdr, protocol) : offsetof(struct ipv6hdr, nexthdr));
-	f->key.proto = OUR(*proto);
+	proto = f->l3 + (f->family == 4 ? offsetof(struct iphdr, protocol) : offsetof(struct ipv6hdr, nexthdr));
+	f->proto = OUR(*proto);
 	return 1;
 }
 

@@ -32,12 +32,12 @@ static __always_inline enum reason inspect(struct __sk_buff *skb, struct sk_buff
 /* Length of the packet, or of the longest one that it will be cut into (GSO). */
 static __always_inline __u32 packet_len(const struct __sk_buff *skb, const struct frame *f)
 {
-	__u32 ip = f->key.family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	__u32 ip = f->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	struct tcphdr *tcp = f->l4;
 
 	if (!skb->gso_size)
 		return f->l3_len;
-	if (f->key.proto == IPPROTO_TCP && within(f, tcp, sizeof(*tcp)))
+	if (f->proto == IPPROTO_TCP && within(f, tcp, sizeof(*tcp)))
 		return skb->gso_size + ip + tcp->doff * 4;
 	return skb->gso_size + ip + sizeof(struct udphdr);
 }
@@ -49,29 +49,29 @@ static __always_inline void edit_l4_sum_skb(struct __sk_buff *skb, struct sk_buf
 					    const struct frame *f, const struct rewrite *rw)
 {
 	__u64 pseudo = csum_diff32(f->key.saddr, rw->saddr) + csum_diff32(f->key.daddr, rw->daddr);
-	__u64 flags = f->key.proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
+	__u64 flags = f->proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
 	__u64 kind = BPF_F_PSEUDO_HDR;
-	__u32 at = l4_sum_at(f->key.proto), ports;
+	__u32 at = l4_sum_at(f->proto), ports;
 
 	if (!at)
 		return;
 	at += f->l4 - f->data;
 	ports = csum_fold(csum_diff16(f->key.sport, rw->sport) + csum_diff16(f->key.dport, rw->dport));
-	if (f->key.family == 6) {
+	if (f->family == 6) {
 		for (int i = 0; i < 3; i++)
 			pseudo += csum_diff32(f->in6.saddr[i], rw->out6.saddr[i]) +
 				  csum_diff32(f->in6.daddr[i], rw->out6.daddr[i]);
 		if (BPF_CORE_READ_BITFIELD(k, ip_summed) != CHECKSUM_PARTIAL)
 			kind = 0;
 	}
-	if (f->key.proto != IPPROTO_ICMP)
+	if (f->proto != IPPROTO_ICMP)
 		bpf_l4_csum_replace(skb, at, 0, csum_fold(pseudo), flags | kind);
 	bpf_l4_csum_replace(skb, at, 0, ports, flags);
 }
 
 /* Repeat at TC: skips the stack, keeps qdisc, GSO and checksum offload. */
 static __always_inline int repeat(struct __sk_buff *skb, struct sk_buff *k, struct frame *f,
-				  struct slot *s, const struct place *at, struct tally *c, const __u8 family)
+				  struct slot *s, const struct place *at, struct tally *c)
 {
 	__u32 packets = skb->gso_segs > 1 ? skb->gso_segs : 1;
 	__u32 oif = s->oif, mark = s->mark, priority = s->priority;
@@ -83,14 +83,14 @@ static __always_inline int repeat(struct __sk_buff *skb, struct sk_buff *k, stru
 		s->why = REASON_OVER_MTU;
 		return leave(c, REASON_OVER_MTU, NEXT);
 	}
-	rewrite_copy(&rw, s, family);
+	rewrite_copy(&rw, s, f->family);
 	if (flow_torn(s, at))
 		return leave(c, REASON_BUSY, NEXT);
 
-	if (f->len > ETH_HLEN + f->l3_len && !skb->gso_size) {
+	if (trailer_of(f) && !skb->gso_size) {
 		if (bpf_skb_change_tail(skb, ETH_HLEN + f->l3_len, 0))
 			return leave(c, REASON_MALFORMED, NEXT);
-		if (!again(f, skb, family))
+		if (!again(f, skb))
 			return leave(c, REASON_RUNT, NEXT);
 	}
 	flow_count(s, f, packets, f->l3_len);
@@ -100,7 +100,7 @@ static __always_inline int repeat(struct __sk_buff *skb, struct sk_buff *k, stru
 	if (rw.flags & SLOT_NAT)
 		edit_l4_sum_skb(skb, k, f, &rw);
 	/* IPv4's header sums to nothing; IPv6's traffic class and hop limit are in a COMPLETE sum */
-	if (family == 6)
+	if (f->family == 6)
 		bpf_csum_update(skb, csum_fold(csum_diff16(before, after) + csum_diff16(0x100, 0)));
 	skb->mark = mark;
 	skb->priority = priority;
@@ -132,13 +132,13 @@ __noinline int claim_aside(struct first *p)
 	return p && flow_claim(&p->key, &p->in6, &p->at);
 }
 
-static __always_inline int refuse(struct tally *c, struct frame *f, enum reason reason, const __u8 family)
+static __always_inline int refuse(struct tally *c, struct frame *f, enum reason reason)
 {
 	struct closing closing;
 
 	if (reason != REASON_TCP_CLOSE && reason != REASON_TCP_SYN)
 		return leave(c, reason, NEXT);
-	take_key(f, family);
+	take_key(f);
 	closing = closing_of(f, reason);
 	reason = flow_close(&closing);
 	return leave(c, reason, reason == REASON_TCP_IMPLAUSIBLE ? DROP : NEXT);
@@ -156,10 +156,10 @@ static __always_inline int judge(struct __sk_buff *skb, struct sk_buff *k, struc
 
 	reason = parse(f, family);
 	if (rarely(reason))
-		return refuse(c, f, reason, family);
-	if (!take_frame(f, skb, family))
+		return refuse(c, f, reason);
+	if (!take_frame(f, skb))
 		return leave(c, REASON_RUNT, NEXT);
-	if (ctl.tcp_off && f->key.proto == IPPROTO_TCP)
+	if (ctl.tcp_off && f->proto == IPPROTO_TCP)
 		return leave(c, REASON_TCP_OFF, NEXT);
 
 	s = flow_find(&f->key, &f->in6, &at);
@@ -175,7 +175,7 @@ static __always_inline int judge(struct __sk_buff *skb, struct sk_buff *k, struc
 		s->taken += skb->gso_segs > 1 ? skb->gso_segs : 1;
 	reason = flow_check(s, f);
 	if (!reason)
-		return repeat(skb, k, f, s, &at, c, family);
+		return repeat(skb, k, f, s, &at, c);
 	if (!counted || ctl.no_marks || f->data + f->len > f->end)
 		reason = flow_slow(s, f, reason);
 	if (is_due(reason))
@@ -205,11 +205,11 @@ static __always_inline int ingress(struct __sk_buff *skb, const int after_xdp)
 		return leave(c, REASON_VLAN_TAG, NEXT);
 	if (after_xdp && !marked(skb) && !ctl.no_marks)
 		return leave(c, REASON_JUDGED, NEXT);
-	f.key.port = skb->ifindex;
+	f.port = skb->ifindex;
 	reason = inspect(skb, k, &f);
 	if (reason)
 		return leave(c, reason, NEXT);
-	if (f.key.family == 4)
+	if (f.family == 4)
 		return judge(skb, k, &f, g, c, 4, after_xdp);
 	return judge(skb, k, &f, g, c, 6, after_xdp);
 }
@@ -250,6 +250,7 @@ int shunt_egress(struct __sk_buff *skb)
 /* bpf2go emits an enum only if the object refers to it. */
 const struct {
 	enum abi abi;
+	enum kind kind;
 	enum stage stage;
 	enum reason reason;
 	enum slot_state state;

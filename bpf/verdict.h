@@ -11,17 +11,14 @@
 /* linux/bpf.h before 6.6 does not have them */
 enum { NEXT = -1 /* TCX_NEXT */, DROP = 2 /* TCX_DROP */ };
 
-/* A row serves one ifindex in MAX_PORTS; two ports that share one share their figures. */
 static __always_inline struct tally *tally_of(enum stage stage, __u32 ifindex)
 {
-	__u32 row = stage * MAX_PORTS + ifindex % MAX_PORTS;
-
-	return bpf_map_lookup_elem(&counters, &row);
+	return row_of(counters, STAGES * MAX_PORTS, stage * MAX_PORTS, ifindex, sizeof(struct tally));
 }
 
 static __always_inline int leave(struct tally *c, enum reason reason, int verdict)
 {
-	if (c && reason < REASONS)
+	if (reason < REASONS)
 		c->packets[reason]++;
 	return verdict;
 }

@@ -42,7 +42,7 @@ static __noinline enum reason claim_aside(const struct flow *w)
 
 static __always_inline int out(const struct frame *f, enum reason reason, int verdict)
 {
-	return leave(tally_of(STAGE_XDP, f->key.port), reason, verdict);
+	return leave(tally_of(STAGE_XDP, f->port), reason, verdict);
 }
 
 static __always_inline int punt(struct xdp_md *ctx, const struct frame *f, struct slot *s, enum reason reason)
@@ -64,10 +64,10 @@ enum { BULK = 16 };	/* DEV_MAP_BULK_SIZE */
  * right behind it. slot.count is twice the frames sent by then, plus one. */
 static __always_inline int poll_goes_on(struct slot *s)
 {
-	__u32 egress = s->tx, last = s->count, now;
-	struct transmit *t = bpf_map_lookup_elem(&transmits, &egress);
+	struct transmit *t = transmit_of(s->oif);
+	__u32 last = s->count, now;
 
-	if (!t || !before(now_jiffies(), s->lease + ctl.hz / 50 + 1))
+	if (!before(now_jiffies(), s->lease + ctl.hz / 50 + 1))
 		return 0;
 	now = (t->sent + t->drops + t->errors) << 1 | 1;
 	if (last && now != last && now - last != 2 * BULK)
@@ -76,100 +76,158 @@ static __always_inline int poll_goes_on(struct slot *s)
 	return 1;
 }
 
-/* `family` is a constant: the two copies of this function do without the other's work. */
+/* While everything is the kernel's, and for a group's MAC, no packet counts. */
+static __always_inline enum reason excluded(const struct frame *f)
+{
+	if (ctl.paused)
+		return REASON_PAUSED;
+	return is_group(f) ? REASON_NOT_HOST : REASON_HIT;
+}
+
+/* What parse.h found a reason in. */
+static __always_inline int refuse(struct xdp_md *ctx, struct frame *f, enum reason reason)
+{
+	enum reason any = excluded(f);
+	struct closing closing;
+
+	if (any)
+		return out(f, any, XDP_PASS);
+	if (reason == REASON_TCP_CLOSE || reason == REASON_TCP_SYN) {
+		take_key(f);
+		closing = closing_of(f, reason);
+		reason = flow_close(&closing);
+		return out(f, reason, reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
+	}
+	if (reason == REASON_MALFORMED && bpf_xdp_get_buff_len(ctx) > f->len)
+		reason = REASON_TC_WAY;
+	return punt(ctx, f, 0, reason);
+}
+
+/* No slot has the packet's key. */
+static __always_inline int unknown(struct xdp_md *ctx, struct frame *f)
+{
+	struct flow flow = { .key = f->key, .in6 = f->in6 };
+	enum reason any = excluded(f);
+
+	if (any)
+		return out(f, any, XDP_PASS);
+	if (f->proto == IPPROTO_TCP && ctl.tcp_off)
+		return out(f, REASON_TCP_OFF, XDP_PASS);
+	return punt(ctx, f, 0, claim_aside(&flow));
+}
+
+/* The slot is not simply good. HIT: it may be used all the same. */
+static __always_inline enum reason doubt(struct frame *f, struct slot *s, struct place *at)
+{
+	enum reason reason = excluded(f);
+
+	if (reason)
+		return reason;
+	if (f->proto == IPPROTO_TCP && ctl.tcp_off)
+		return REASON_TCP_OFF;
+	reason = flow_check(s, f);
+	if (reason && (reason != REASON_LEASE_ENDED || flow_differs(s, f) || !(s->flags & SLOT_XDP) || !poll_goes_on(s)))
+		return flow_slow(s, f, reason);
+	if (!(s->flags & SLOT_XDP))
+		return REASON_TC_WAY;
+	return s->flags & SLOT_DRAIN && !flow_drained(s, at) ? REASON_DRAINING : REASON_HIT;
+}
+
+/* Family and, for most packets, protocol are constants here: each copy of this function does
+ * without the others' work. */
 static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 family)
 {
 	enum reason reason;
 	struct rewrite rw;
-	__u32 now = now_jiffies(), tx_index;	/* before anything is in registers */
+	__u32 now = now_jiffies();	/* before anything is in registers */
 	struct place at;
 	struct slot *s;
 
-	/* the rest of a long frame is in fragments, which TC need not care about */
-	if (rarely(!frame_headers(f, family)))
-		return punt(ctx, f, 0, bpf_xdp_get_buff_len(ctx) > f->len ? REASON_TC_WAY : REASON_RUNT);
-	reason = family == 4 ? parse_ipv4(f) : parse_ipv6(f);
-	if (rarely(reason)) {
-		if (is_group(f))
-			return out(f, REASON_NOT_HOST, XDP_PASS);
-		if (reason == REASON_TCP_CLOSE || reason == REASON_TCP_SYN) {
-			struct closing closing;
-
-			take_key(f, family);
-			closing = closing_of(f, reason);
-			reason = flow_close(&closing);
-			return out(f, reason, reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
-		}
-		if (reason == REASON_MALFORMED && bpf_xdp_get_buff_len(ctx) > f->len)
-			reason = REASON_TC_WAY;
-		return punt(ctx, f, 0, reason);
-	}
-	take_key(f, family);
+	frame_point(f, family);
+	f->len = f->end - f->data;
+	reason = f->family == 4 ? parse_ipv4(f) : parse_ipv6(f);
+	if (rarely(reason))
+		return refuse(ctx, f, reason);
+	take_key(f);
 	s = flow_find(&f->key, &f->in6, &at);
-	if (rarely(!s || !flow_good(s, f, now))) {
-		/* nothing is armed for a group's MAC, nor for TCP while it is off */
-		if (is_group(f))
-			return out(f, REASON_NOT_HOST, XDP_PASS);
-		if (f->key.proto == IPPROTO_TCP && ctl.tcp_off)
-			return out(f, REASON_TCP_OFF, XDP_PASS);
-		if (!s) {
-			struct flow flow = { .key = f->key, .in6 = f->in6 };
-
-			return punt(ctx, f, 0, claim_aside(&flow));
-		}
-		reason = flow_check(s, f);
-		if (reason && (reason != REASON_LEASE_ENDED || flow_differs(s, f) || !(s->flags & SLOT_XDP) || !poll_goes_on(s)))
-			return punt(ctx, f, s, flow_slow(s, f, reason));
-		if (!(s->flags & SLOT_XDP))
-			return punt(ctx, f, s, REASON_TC_WAY);
-		if (s->flags & SLOT_DRAIN && !flow_drained(s, &at))
-			return punt(ctx, f, s, REASON_DRAINING);
+	if (rarely(!s))
+		return unknown(ctx, f);
+	if (rarely(!flow_good(s, f, now))) {
+		reason = doubt(f, s, &at);
+		if (reason)
+			return punt(ctx, f, s, reason);
 	}
 	if (rarely(f->l3_len > s->mtu)) {
 		flow_evidence(s, f);
 		s->why = REASON_OVER_MTU;
 		return out(f, REASON_OVER_MTU, XDP_PASS);
 	}
-	rewrite_copy(&rw, s, family);
-	tx_index = s->tx;
+	rewrite_copy(&rw, s, f->family);
 	if (rarely(flow_torn(s, &at)))
 		return out(f, REASON_BUSY, XDP_PASS);
-	/* an egress that went this very moment: nothing is written yet */
-	if (rarely(bpf_redirect_map(&tx, tx_index, 0) != XDP_REDIRECT))
-		return punt(ctx, f, s, REASON_TC_WAY);
 	edit(f, &rw, 1);
 	flow_count(s, f, 1, f->l3_len);
 	/* Padding or a trailer, which may go on in fragments: the kernel would not forward it
 	 * (pskb_trim_rcsum in ip_rcv_core). Not seen is one that begins with the first fragment.
 	 * bpf_xdp_adjust_tail() refuses only what would cut into the Ethernet header. */
-	if (rarely(f->len > ETH_HLEN + f->l3_len) &&
+	if (rarely(trailer_of(f)) &&
 	    bpf_xdp_adjust_tail(ctx, (int)(ETH_HLEN + f->l3_len) - (int)bpf_xdp_get_buff_len(ctx)))
 		return out(f, REASON_MALFORMED, XDP_DROP);
+	/* Last, since a call makes a program put aside what it holds in registers. It fails if
+	 * the egress went this very moment; before the daemon takes one away it makes sure that
+	 * no entry names it (Plane.withdraw()). The flow's next packet is the kernel's. */
+	if (rarely(bpf_redirect_map(&tx, rw.tx, XDP_DROP) != XDP_REDIRECT)) {
+		s->state = SLOT_SEEN;
+		return out(f, REASON_EGRESS_GONE, XDP_DROP);
+	}
 	return out(f, REASON_HIT, XDP_REDIRECT);
+}
+
+/* All but IPv4. */
+static __always_inline int other(struct xdp_md *ctx, struct frame *f)
+{
+	__u32 type;
+
+	if (ctl.paused)
+		return out(f, REASON_PAUSED, XDP_PASS);
+	if (!within(f, f->data, ETH_HLEN))
+		return out(f, REASON_MALFORMED, XDP_PASS);
+	type = ether_type(f);
+	if (type != wire16(ETH_P_IP) && type != wire16(ETH_P_IPV6))
+		return out(f, why_not_ip(type), XDP_PASS);
+	if (type == wire16(ETH_P_IPV6) && frame_fits(f, 6)) {
+		frame_point(f, 6);
+		f->proto = protocol_of(f);
+		return way(ctx, f, 6);
+	}
+	/* the rest of a long frame is in fragments, which TC need not care about */
+	return punt(ctx, f, 0, bpf_xdp_get_buff_len(ctx) > f->end - f->data ? REASON_TC_WAY : REASON_RUNT);
 }
 
 SEC("xdp.frags")
 int shunt_xdp(struct xdp_md *ctx)
 {
 	struct frame f;
-	__u32 type;
 
 	f.data = (void *)(long)ctx->data;
 	f.end = (void *)(long)ctx->data_end;
-	f.len = ctx->data_end - ctx->data;
-	f.key.port = ctx->ingress_ifindex;
-	if (rarely(ctl.paused))
-		return out(&f, REASON_PAUSED, XDP_PASS);
-	f.eth = f.data;
-	if (rarely(!within(&f, f.eth, ETH_HLEN)))
-		return out(&f, REASON_MALFORMED, XDP_PASS);
-	type = ether_type(&f);
-	if (mostly(type == wire16(ETH_P_IP)))
+	f.port = ctx->ingress_ifindex;
+	if (rarely(!frame_fits(&f, 4) || ether_type(&f) != wire16(ETH_P_IP)))
+		return other(ctx, &f);
+	f.proto = ((struct iphdr *)(f.data + ETH_HLEN))->protocol;
+	if (mostly(f.proto == IPPROTO_UDP)) {
+		apart(IPPROTO_UDP);
+		f.proto = IPPROTO_UDP;
 		return way(ctx, &f, 4);
-	forget(type);
-	if (type == wire16(ETH_P_IPV6))
-		return way(ctx, &f, 6);
-	return out(&f, why_not_ip(type), XDP_PASS);
+	}
+	forget(f.proto);
+	if (f.proto == IPPROTO_TCP) {
+		apart(IPPROTO_TCP);
+		f.proto = IPPROTO_TCP;
+		return way(ctx, &f, 4);
+	}
+	apart(0);
+	return way(ctx, &f, 4);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -155,6 +157,9 @@ func (p *Plane) bury() {
 // settle gives a port what it is to have. Without TC it gets nothing; without XDP it is a
 // port that goes by TC.
 func (p *Plane) settle(a Attach) error {
+	if a.Index >= int(tcKindPORT_LIMIT) {
+		return fmt.Errorf("interface number %d is too high for a flow's key; make the interface again, or restart its network namespace", a.Index)
+	}
 	if err := p.attach(a.Index, "egress", "ingress"); err != nil {
 		p.detach(a.Index)
 		return err
@@ -198,34 +203,61 @@ func (p *Plane) pairIngress(a Attach) error {
 // differs from before.
 func (p *Plane) forget(next map[int]Attach) bool {
 	changed := len(next) != len(p.ports)
+	for index, a := range next {
+		changed = changed || p.ports[index] != a
+	}
 	var index uint32
 	var port tcPort
-	var gone []uint32
+	var gone, mute []uint32
 	for it := p.maps["ports"].Iterate(); it.Next(&index, &port); {
-		a, ok := next[int(index)]
-		if !ok {
+		if a, ok := next[int(index)]; !ok {
 			gone = append(gone, index)
-		}
-		if !ok || !a.XDPTransmit && port.Flags&uint32(tcPortFlagPORT_XDP_TX) != 0 {
-			changed = true
-		}
-	}
-	for index, a := range next {
-		if p.ports[index] != a {
-			changed = true
+		} else if !a.XDPTransmit && port.Flags&uint32(tcPortFlagPORT_XDP_TX) != 0 {
+			mute = append(mute, index)
 		}
 	}
-	if changed {
+	p.withdraw(gone, mute)
+	if changed && len(gone)+len(mute) == 0 {
 		p.Bump()
 	}
-	for _, index := range gone {
-		if p.maps["ports"].Lookup(index, &port) == nil {
-			p.maps["tx"].Delete(port.Tx)
+	return changed || len(gone)+len(mute) > 0
+}
+
+// withdraw takes ports out of the redirect map, and those that are gone out of the port table
+// too. First nothing more is learned for them, then nothing is used that was, and only when
+// every program that may have begun before that has ended (membarrier(2): an RCU grace
+// period) the entries go: a packet whose redirect fails is lost.
+func (p *Plane) withdraw(gone, mute []uint32) {
+	var out []uint32
+	for _, index := range append(slices.Clone(gone), mute...) {
+		var port tcPort
+		if p.maps["ports"].Lookup(index, &port) != nil {
+			continue
 		}
+		out = append(out, port.Tx)
+		port.Flags &^= uint32(tcPortFlagPORT_XDP_TX)
+		p.maps["ports"].Put(index, port)
+	}
+	if len(out) == 0 {
+		return
+	}
+	p.Bump()
+	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0); errno != 0 {
+		time.Sleep(gracePeriod)
+	}
+	for _, tx := range out {
+		p.maps["tx"].Delete(tx)
+	}
+	for _, index := range gone {
 		p.maps["ports"].Delete(index)
 	}
-	return changed
 }
+
+const (
+	membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL of linux/membarrier.h
+	// what is waited where the kernel has no membarrier(2), as with nohz_full
+	gracePeriod = 100 * time.Millisecond
+)
 
 // attach makes the links of these kinds that are not there yet.
 func (p *Plane) attach(index int, kinds ...string) error {
@@ -267,11 +299,7 @@ func (p *Plane) detach(index int) {
 			delete(p.links, name)
 		}
 	}
-	var port tcPort
-	if p.maps["ports"].Lookup(uint32(index), &port) == nil {
-		p.maps["tx"].Delete(port.Tx)
-		p.maps["ports"].Delete(uint32(index))
-	}
+	p.withdraw([]uint32{uint32(index)}, nil)
 }
 
 // writePort makes the port known to the programs, with an index of its own.
@@ -283,8 +311,10 @@ func (p *Plane) writePort(a Attach) error {
 			return err
 		}
 		port = tcPort{Tx: tx}
-		if err := p.maps["transmits"].Put(tx, make([]tcTransmit, ebpf.MustPossibleCPU())); err != nil {
-			return err
+		for at := transmitRow(a.Index); at < int(p.sent.Size()); at += transmitsOfCPU {
+			if _, err := p.sent.WriteAt(make([]byte, transmitSize), int64(at)); err != nil {
+				return fmt.Errorf("transmit figures: %w", err)
+			}
 		}
 	}
 	port.Flags = 0
@@ -299,10 +329,6 @@ func (p *Plane) writePort(a Attach) error {
 	}
 	if err := p.maps["ports"].Put(uint32(a.Index), port); err != nil {
 		return fmt.Errorf("port table: %w", err)
-	}
-	// a device that takes no frames stays in the redirect map until no entry can name it
-	if !a.XDPTransmit {
-		p.maps["tx"].Delete(port.Tx)
 	}
 	return nil
 }

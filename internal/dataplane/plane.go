@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,8 +23,13 @@ const ABIVersion = int(tcAbiABI_VERSION)
 // controlMap is the name of the section that bpf/maps.h puts struct control in.
 const controlMap = ".data.control"
 
-// flowsMap holds the flow table, in one value.
-const flowsMap = ".data.flows"
+// What is one global variable in bpf/ is one value of a map here: the flow table, all rows
+// of counters, all rows of transmits.
+const (
+	flowsMap     = ".data.flows"
+	countersMap  = ".data.counters"
+	transmitsMap = ".data.transmits"
+)
 
 // Options say where the data path lives and how large its table is.
 type Options struct {
@@ -55,6 +61,8 @@ type Plane struct {
 	ports map[int]Attach // as last wanted
 	ctl   *ebpf.Memory
 	flows *ebpf.Memory
+	count *ebpf.Memory
+	sent  *ebpf.Memory
 
 	refused map[int]error // ports without the XDP program that is wanted, by ifindex
 	raise   sync.Mutex    // Bump reads, then writes
@@ -173,15 +181,22 @@ func (p *Plane) pin(kind, name string) string {
 }
 
 func sizeSpecs(spec *ebpf.CollectionSpec, o Options) {
-	m := spec.Maps[flowsMap]
-	if m == nil {
-		return
+	for name, size := range map[string]int{
+		flowsMap: o.Flows * int(tcAbiSLOT_SIZE), countersMap: cpus() * countersOfCPU, transmitsMap: cpus() * transmitsOfCPU,
+	} {
+		m := spec.Maps[name]
+		if m == nil {
+			continue
+		}
+		m.ValueSize = uint32(size)
+		m.Key, m.Value = nil, nil // the kernel would compare the size with theirs
+		m.Contents = nil          // zeros, as many as are needed
+		delete(spec.Variables, strings.TrimPrefix(name, ".data."))
 	}
-	m.ValueSize = uint32(o.Flows) * uint32(tcAbiSLOT_SIZE)
-	m.Key, m.Value = nil, nil // the kernel would compare the size with theirs
-	m.Contents = nil          // zeros, as many as are needed
-	delete(spec.Variables, "flows")
 }
+
+// cpus is the number of CPUs that may ever be there, rounded up to a power of two.
+func cpus() int { return 1 << bits.Len(uint(ebpf.MustPossibleCPU()-1)) }
 
 // load makes the three objects over one set of maps and pins those that are new.
 func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
@@ -220,11 +235,12 @@ func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
 	p.beat = health.Programs["shunt_beat"]
 	p.watch = []*ebpf.Program{health.Programs["shunt_xmit"], health.Programs["shunt_redirect_err"]}
 	p.closers = append(p.closers, closing(tc), closing(xdp), closing(health))
-	if p.ctl, err = p.maps[controlMap].Memory(); err != nil {
-		return fmt.Errorf("control map: %w", err)
-	}
-	if p.flows, err = p.maps[flowsMap].Memory(); err != nil {
-		return fmt.Errorf("flow table: %w", err)
+	for name, memory := range map[string]**ebpf.Memory{
+		controlMap: &p.ctl, flowsMap: &p.flows, countersMap: &p.count, transmitsMap: &p.sent,
+	} {
+		if *memory, err = p.maps[name].Memory(); err != nil {
+			return fmt.Errorf("map %s: %w", name, err)
+		}
 	}
 	if pinned != nil {
 		return nil
@@ -248,7 +264,10 @@ func loadObject(read func() (*ebpf.CollectionSpec, error), o Options, opts ebpf.
 		return nil, err
 	}
 	sizeSpecs(spec, o)
-	for name, value := range map[string]uint32{"netns": o.Netns, "bucket_mask": uint32(o.Flows/int(tcAbiWAYS)) - 1} {
+	for name, value := range map[string]uint32{
+		"netns": o.Netns, "cpu_mask": uint32(cpus() - 1),
+		"bucket_shift": uint32(32 - bits.Len(uint(o.Flows/int(tcAbiWAYS)-1))),
+	} {
 		if v := spec.Variables[name]; v != nil {
 			if err := v.Set(value); err != nil {
 				return nil, err
@@ -271,9 +290,9 @@ func loadObject(read func() (*ebpf.CollectionSpec, error), o Options, opts ebpf.
 }
 
 // newSecret keys the flow hash, so that nobody outside can aim at a bucket.
-func newSecret() (s [10]uint64) {
+func newSecret() (s [8]uint64) {
 	for i := range s {
-		s[i] = random64()
+		s[i] = random64() | 1
 	}
 	return s
 }
@@ -332,15 +351,16 @@ func (p *Plane) SetLiveLease(jiffies uint32) {
 }
 
 // Pause makes every packet the kernel's, or ends that. Nothing is detached. Entries from
-// before a pause are not used after it: what their flows did meanwhile was not seen.
+// before a pause are used neither in it nor after it, when what their flows did meanwhile
+// was not seen: so a hit need not ask for the pause, nothing of its generation is there.
 func (p *Plane) Pause(paused bool) {
 	var c tcControl
-	v := uint32(1)
 	if !paused {
-		p.Bump()
-		v = 0
+		p.setWord(unsafe.Offsetof(c.Paused), 0)
+		return
 	}
-	p.setWord(unsafe.Offsetof(c.Paused), v)
+	p.setWord(unsafe.Offsetof(c.Paused), 1)
+	p.Bump()
 }
 
 // Paused tells whether Pause is in force.

@@ -123,7 +123,7 @@ func TestTakeOver(t *testing.T) {
 	r.apply(t, p, r.want())
 	gen, secret := p.Generation(), p.control().Secret
 	s := tcSlot{State: uint8(tcSlotStateSLOT_ARMED)}
-	s.Key.Port = 5
+	s.Key.Kind = 5 << tcKindKIND_PORT
 	if _, err := p.flows.WriteAt(unsafe.Slice((*byte)(unsafe.Pointer(&s)), unsafe.Sizeof(s)), 7*int64(tcAbiSLOT_SIZE)); err != nil {
 		t.Fatal(err)
 	}

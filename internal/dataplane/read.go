@@ -79,19 +79,26 @@ func (c *Counters) Add(o *Counters) {
 	c.Partial += o.Partial
 }
 
+const (
+	tallySize      = int(unsafe.Sizeof(tcTally{}))
+	countersOfCPU  = int(tcStageSTAGES) * int(tcAbiMAX_PORTS) * tallySize
+	transmitSize   = int(unsafe.Sizeof(tcTransmit{}))
+	transmitsOfCPU = int(tcAbiMAX_PORTS) * transmitSize
+)
+
 // Counters reads one row. Ports whose indices are equal modulo MAX_PORTS share rows.
 func (p *Plane) Counters(stage, index int) (Counters, error) {
-	row := uint32(stage)*uint32(tcAbiMAX_PORTS) + uint32(index)%uint32(tcAbiMAX_PORTS)
-	var per []tcTally
+	row := stage*int(tcAbiMAX_PORTS) + index%int(tcAbiMAX_PORTS)
 	var c Counters
-	if err := p.maps["counters"].Lookup(row, &per); err != nil {
-		return c, fmt.Errorf("counters: %w", err)
-	}
-	for i := range per {
-		for r := range c.Packets {
-			c.Packets[r] += per[i].Packets[r]
+	for at := row * tallySize; at < int(p.count.Size()); at += countersOfCPU {
+		var t tcTally
+		if _, err := p.count.ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(&t)), tallySize), int64(at)); err != nil {
+			return c, fmt.Errorf("counters: %w", err)
 		}
-		c.Partial += per[i].Partial
+		for r := range c.Packets {
+			c.Packets[r] += t.Packets[r]
+		}
+		c.Partial += t.Partial
 	}
 	return c, nil
 }
@@ -112,18 +119,22 @@ func (p *Plane) Totals(stage int) (Counters, error) {
 // Transmit is what became of frames that were redirected to a port.
 type Transmit struct{ Sent, Drops, Errors uint64 }
 
-// Transmit reads the figures of an attached port, summed over CPUs.
+// transmitRow is where the first CPU keeps an interface's figures.
+func transmitRow(index int) int { return index % int(tcAbiMAX_PORTS) * transmitSize }
+
+// Transmit reads the figures of an attached port, summed over CPUs. Ports share rows as in
+// Counters.
 func (p *Plane) Transmit(index int) (Transmit, error) {
 	var t Transmit
 	var port tcPort
 	if err := p.maps["ports"].Lookup(uint32(index), &port); err != nil {
 		return t, fmt.Errorf("port table: %w", err)
 	}
-	var per []tcTransmit
-	if err := p.maps["transmits"].Lookup(port.Tx, &per); err != nil {
-		return t, fmt.Errorf("transmit figures: %w", err)
-	}
-	for _, c := range per {
+	for at := transmitRow(index); at < int(p.sent.Size()); at += transmitsOfCPU {
+		var c tcTransmit
+		if _, err := p.sent.ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(&c)), transmitSize), int64(at)); err != nil {
+			return t, fmt.Errorf("transmit figures: %w", err)
+		}
 		t.Sent += c.Sent
 		t.Drops += c.Drops
 		t.Errors += c.Errors
@@ -169,9 +180,12 @@ func address(family uint8, head [3]uint32, last uint32) netip.Addr {
 func hostOrder(wire uint16) uint16 { return wire<<8 | wire>>8 }
 
 func decode(s *tcSlot) Flow {
-	fam, k := s.Key.Family, &s.Key
+	fam, k := uint8(4), &s.Key
+	if k.Kind&uint32(tcKindKIND_IPV6) != 0 {
+		fam = 6
+	}
 	f := Flow{
-		Port: int(k.Port), Out: int(s.Oif), Proto: k.Proto,
+		Port: int(k.Kind >> uint32(tcKindKIND_PORT)), Out: int(s.Oif), Proto: uint8(k.Kind),
 		XDP:        s.Flags&uint8(tcSlotFlagSLOT_XDP) != 0,
 		Translated: s.Flags&uint8(tcSlotFlagSLOT_NAT) != 0,
 		Conntrack:  s.Flags&uint8(tcSlotFlagSLOT_CT) != 0,

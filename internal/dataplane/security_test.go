@@ -76,6 +76,8 @@ func TestSecurityPath(t *testing.T) {
 	must(err)
 	defer c.Close()
 	p := &Plane{maps: c.Maps}
+	p.count, err = c.Maps[countersMap].Memory()
+	must(err)
 	var bridge *net.Interface
 	must(port.NS.Do(func() (err error) {
 		if bridge, err = net.InterfaceByName("br0"); err != nil {

@@ -92,8 +92,9 @@ var table = map[string]meaning{
 	"label_differs": {"another IPv6 flow label than the learned one", doubt, ""},
 	"over_mtu": {"larger than the way out takes; the kernel fragments it, or answers that it is too big", never,
 		"raise the MTU of the way out, or clamp the MSS"},
-	"tc_way":   {"this flow is repeated at TC ingress, not in XDP", sent, "shunt ports says what would let XDP do it"},
-	"draining": {"earlier packets of this flow are still on their way to TC ingress; this one goes behind them", prove, ""},
+	"tc_way":      {"this flow is repeated at TC ingress, not in XDP", sent, "shunt ports says what would let XDP do it"},
+	"egress_gone": {"the port that the flow leaves by went this very moment; the packet was dropped, and the next one is the kernel's", prove, ""},
+	"draining":    {"earlier packets of this flow are still on their way to TC ingress; this one goes behind them", prove, ""},
 
 	// What the kernel did to it.
 	"learned": {"the kernel forwarded it, and shunt wrote down what it did", see, ""},

@@ -28,7 +28,7 @@ func (b *bench) connection(t *testing.T, v6 bool) (in, out exercise.Packet, ther
 	answer.Src, answer.Dst = out.Dst, out.Src
 	answered.Src, answered.Dst = in.Dst, in.Src
 	r := b.Learned(answer, answered, s.Lease)
-	r.Key.Port, r.Oif = uint32(b.WANIndex), uint32(b.LANIndex)
+	r.Key.Kind, r.Oif = r.Key.Kind%512+uint32(b.WANIndex)*512, uint32(b.LANIndex)
 	r.Flags |= exercise.FlagLiberal | exercise.FlagCT
 	r.TcpSeq, r.TcpAck, r.TcpWnd, r.TcpScale = 2000, 1000, 600, 2
 	var err error

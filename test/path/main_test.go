@@ -53,6 +53,7 @@ mac_differs          xdp tc-ingress
 dscp_differs         xdp tc-ingress
 label_differs        xdp tc-ingress
 over_mtu             xdp tc-ingress
+egress_gone          xdp
 draining             xdp
 tc_way               xdp
 learned              tc-egress

@@ -134,7 +134,7 @@ func TestMeanwhile(t *testing.T) {
 	in, out := b.udp4()
 	key, words := exercise.KeyOf(in, b.LANIndex)
 	at := func(field uintptr) int64 {
-		return b.Offset(exercise.Place{Bucket: b.Hash().Buckets(key, words)[0]}) + int64(field)
+		return b.Offset(exercise.Place{Bucket: b.Hash().Places(key, words)[0]}) + int64(field)
 	}
 	var slot exercise.Slot
 	var control exercise.Control

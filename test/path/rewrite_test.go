@@ -109,25 +109,21 @@ func TestRewrites(t *testing.T) {
 	}
 }
 
-// TestRunt: a packet with less than 8 bytes behind its IP header, but in a frame that was
-// filled up. TC cuts the filling off first, and leaves what is left to the kernel.
+// TestRunt: a packet with less than 8 bytes behind its IP header is the kernel's, also in a
+// frame that was filled up.
 func TestRunt(t *testing.T) {
 	b := open(t, exercise.Options{})
-	in, _ := b.udp4()
-	in.Proto, in.Payload = 201, []byte{1}
-	out := b.routed(in)
-	b.arm(t, in, out)
-	in.Trailer = make([]byte, 25)
-	b.counts(t, "xdp hit", func() { b.repeated(t, in, out) })
-	b.counts(t, "tc-ingress runt", func() {
-		o, err := b.Ingress(b.LANIndex, in.Bytes(), exercise.Buffer{})
-		check(t, err)
-		if o.Verdict != exercise.TCNext {
-			t.Errorf("TC verdict %#x", o.Verdict)
-		}
-		in.Trailer = nil
-		same(t, "after TC ingress", o.Frame, in.Bytes())
-	})
+	for _, p := range []func() (in, out exercise.Packet){b.udp4, b.udp6} {
+		in, _ := p()
+		in.Proto, in.Payload = 201, []byte{1, 2, 3, 4, 5, 6, 7}
+		out := b.routed(in)
+		b.arm(t, in, out)
+		in.Trailer = make([]byte, 25)
+		b.meetsBoth(t, "runt", in, out)
+		in.Payload = append(in.Payload, 8)
+		out.Payload = in.Payload
+		b.meetsBoth(t, "", in, out)
+	}
 }
 
 // arm empties the table and puts in what a pair of packets teaches.

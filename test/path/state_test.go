@@ -30,7 +30,7 @@ func stateCases(now, hz uint32) []state {
 		}
 	}
 	return []state{
-		{name: "paused", control: func(c *exercise.Control) { c.Paused = 1 }, reason: "paused"},
+		{name: "paused", control: func(c *exercise.Control) { c.Paused, c.Gen = 1, c.Gen+1 }, reason: "paused"},
 		{name: "below the threshold", slot: func(s *exercise.Slot) { s.State, s.Count = exercise.Seen, 3 },
 			control: func(c *exercise.Control) { c.Threshold = 5 }, reason: "below_threshold", after: counted(4)},
 		{name: "at the threshold", slot: func(s *exercise.Slot) { s.State, s.Count = exercise.Seen, 4 },
@@ -160,7 +160,7 @@ func TestLeaseEndsBetweenPolls(t *testing.T) {
 				before, err := b.Count()
 				check(t, err)
 				for _, frames := range c.sent {
-					check(t, b.Sent(s.Tx, frames))
+					check(t, b.Sent(uint64(s.Oif), uint64(frames)))
 					_, err := b.XDP(b.LANIndex, c.packet.Bytes())
 					check(t, err)
 				}
@@ -313,7 +313,7 @@ func TestTableFull(t *testing.T) {
 	in, out := b.udp4()
 	key, words := exercise.KeyOf(in, b.LANIndex)
 	var places []exercise.Place
-	for _, bucket := range b.Hash().Buckets(key, words) {
+	for _, bucket := range b.Hash().Places(key, words) {
 		for way := range uint32(2) {
 			s := b.Learned(in, out, b.lease(t))
 			s.Key.Sport ^= uint16(len(places) + 1)

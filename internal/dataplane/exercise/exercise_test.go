@@ -67,9 +67,9 @@ func TestPlaces(t *testing.T) {
 			continue
 		}
 		if !found {
-			t.Fatalf("packet %d: %+v: no slot in buckets %d, first by %+v", i, p, r.Hash().Buckets(k, w), k)
+			t.Fatalf("packet %d: %+v: no slot in buckets %d, first by %+v", i, p, r.Hash().Places(k, w), k)
 		}
-		if at.Bucket != r.Hash().Buckets(k, w)[0] {
+		if at.Bucket != r.Hash().Places(k, w)[0] {
 			second++
 		}
 	}
@@ -80,7 +80,7 @@ func TestPlaces(t *testing.T) {
 
 // full tells whether all four slots of a key are taken by others.
 func (r *Rig) full(k Key, w Words) bool {
-	for _, n := range r.Hash().Buckets(k, w) {
+	for _, n := range r.Hash().Places(k, w) {
 		for way := uint32(0); way < ways; way++ {
 			if s, err := r.At(Place{n, way}); err != nil || s.State == 0 {
 				return false
@@ -92,13 +92,13 @@ func (r *Rig) full(k Key, w Words) bool {
 
 // TestHashIsKeyed: another secret, other places.
 func TestHashIsKeyed(t *testing.T) {
-	a := Hash{Secret: [10]uint64{1 << 40, 2 << 40, 3 << 40, 4 << 40}, Mask: 1<<20 - 1}
+	a := Hash{Secret: [8]uint64{0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9}, Mix: 1, Buckets: 1 << 20}
 	b := a
-	b.Secret[0] += 1 << 35
+	b.Secret[0] = 0x94d049bb133111eb
 	same := 0
 	for i := range uint32(1000) {
-		k := Key{Saddr: i, Daddr: ^i, Family: 4}
-		if a.Buckets(k, Words{})[0] == b.Buckets(k, Words{})[0] {
+		k := Key{Saddr: i, Daddr: ^i, Kind: Kind(1, 4, 17)}
+		if a.Places(k, Words{})[0] == b.Places(k, Words{})[0] {
 			same++
 		}
 	}

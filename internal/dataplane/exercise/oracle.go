@@ -9,13 +9,15 @@ import (
 
 // KeyOf is the wire key of a packet that comes in by a port.
 func KeyOf(p Packet, port int) (Key, Words) {
-	k := Key{Port: uint32(port), Proto: p.Proto, Family: 4}
+	family := 4
+	var k Key
 	var w Words
 	w.Saddr, k.Saddr = split(p.Src.Addr())
 	w.Daddr, k.Daddr = split(p.Dst.Addr())
 	if p.Src.Addr().Is6() {
-		k.Family = 6
+		family = 6
 	}
+	k.Kind = Kind(port, family, int(p.Proto))
 	k.Sport, k.Dport = ports(p)
 	return k, w
 }
@@ -72,7 +74,7 @@ func (r *Rig) Learned(in, out Packet, lease uint32) Slot {
 	if in.Src != out.Src || in.Dst != out.Dst || from.Sport != to.Sport || from.Dport != to.Dport {
 		s.Flags |= FlagNAT
 	}
-	s.L3Delta = l3Delta(in, out)
+	s.L3Step = uint32(l3Delta(in, out))<<16 | 1
 	s.L4Delta = l4Delta(in, out)
 	return s
 }

@@ -17,11 +17,26 @@ import (
 type Key struct {
 	Saddr, Daddr uint32
 	Sport, Dport uint16
-	Port         uint32
-	Proto        uint8
-	Family       uint8
-	Zero         uint16
+	Kind         uint32
 }
+
+// Kind is flow_key.kind.
+func Kind(ifindex, family, proto int) uint32 {
+	kind := uint32(ifindex)*512 + uint32(proto)
+	if family == 6 {
+		kind += 256
+	}
+	return kind
+}
+
+// Port is the ifindex in a kind.
+func (k Key) Port() int { return int(k.Kind / 512) }
+
+// IPv6 tells whether the family in a kind is 6.
+func (k Key) IPv6() bool { return k.Kind/256%2 == 1 }
+
+// Proto is the protocol in a kind.
+func (k Key) Proto() uint8 { return uint8(k.Kind) }
 
 // Words is struct flow_words: the first three words of IPv6 addresses.
 type Words struct{ Saddr, Daddr [3]uint32 }
@@ -29,23 +44,23 @@ type Words struct{ Saddr, Daddr [3]uint32 }
 // Slot is struct slot, field by field: what a flow's entry holds.
 type Slot struct {
 	Seq, Gen, Lease  uint32
-	State, Flags     uint8
-	DscpIn, DscpOut  uint8
+	State, DscpIn    uint8
+	Flags, DscpOut   uint8
 	Key              Key
 	DmacIn, SmacIn   [6]byte
 	LabelIn          uint32
 	Mtu              uint16
 	Why, TcpScale    uint8
-	Count, Seen      uint32
+	Count, Seen, Oif uint32
 	Saddr, Daddr     uint32
 	Sport, Dport     uint16
-	L3Delta, L4Delta uint16
+	L4Delta, Tx      uint16
 	DmacOut, SmacOut [6]byte
-	Oif              uint32
-	Tx, TcpWnd       uint16
+	L3Step           uint32
+	Packets, Bytes   uint64
 	TcpSeq, TcpAck   uint32
 	Mark             uint32
-	Packets, Bytes   uint64
+	TcpWnd, Zero     uint16
 	In6, Out6        Words
 	Priority, Born   uint32
 	Asked            uint16
@@ -75,7 +90,7 @@ type Control struct {
 	Abi, Paused, Gen, Threshold, Idle uint32
 	Lease, LeaseLive, Beat, BeatMax   uint32
 	TcpOff, Hz, NoMarks               uint32
-	Secret                            [10]uint64
+	Secret                            [8]uint64
 	Mix                               uint64
 }
 
@@ -126,7 +141,7 @@ func sameLayout(s *btf.Struct, t reflect.Type) error {
 
 // Put writes a slot to the first place its key may have, and returns the place.
 func (r *Rig) Put(s Slot) (Place, error) {
-	b := r.Hash().Buckets(s.Key, s.In6)
+	b := r.Hash().Places(s.Key, s.In6)
 	at := Place{Bucket: b[0]}
 	return at, r.PutAt(at, s)
 }
@@ -153,11 +168,11 @@ func bytesOf(s *Slot) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(s)), u
 
 // Find looks for a key in the four slots it may have.
 func (r *Rig) Find(k Key, w Words) (Slot, Place, bool) {
-	for _, n := range r.Hash().Buckets(k, w) {
+	for _, n := range r.Hash().Places(k, w) {
 		for way := uint32(0); way < ways; way++ {
 			at := Place{n, way}
 			s, err := r.At(at)
-			if err == nil && s.State != 0 && s.Key == k && (k.Family == 4 || s.In6 == w) {
+			if err == nil && s.State != 0 && s.Key == k && (!k.IPv6() || s.In6 == w) {
 				return s, at, true
 			}
 		}
