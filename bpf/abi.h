@@ -8,7 +8,7 @@
  * pinned maps of another version does not take them over, it starts afresh.
  *
  * Byte order: addresses, ports and MACs are as on the wire. Times are jiffies
- * (u32, they wrap: compare with before() only). Checksum deltas are ones'
+ * (u32, they wrap: compare with passed() only). Checksum deltas are ones'
  * complement sums in wire order, folded to 16 bits (RFC 1624, eqn. 3).
  */
 #ifndef SHUNT_ABI_H

@@ -32,7 +32,13 @@ static __always_inline void read_fence(void)
 #endif
 
 static __always_inline __u32 now_jiffies(void) { return bpf_jiffies64(); }
-static __always_inline int before(__u32 a, __u32 b) { return (__s32)(a - b) < 0; }
+
+/* Is it past t? Every time in a slot, and those of the daemon, was at most a lease (67.5 s)
+ * ahead when it was written; one that seems further ahead is of an earlier turn of the 32
+ * bits (24 days, for a flow that sleeps or a daemon that is dead). */
+enum { AHEAD = 17 };	/* bits */
+
+static __always_inline int passed(__u32 t, __u32 now) { return (t - now - 1) >> AHEAD != 0; }
 
 struct place {
 	__u32 bucket, way;
@@ -147,9 +153,9 @@ static __always_inline int flow_free(const struct slot *s, __u32 now)
 	if (s->state == SLOT_EMPTY)
 		return 1;
 	if (s->state == SLOT_SEEN)
-		return before(s->seen + ctl.idle, now);
+		return passed(s->seen + ctl.idle, now);
 	/* hits do not touch `seen`: a busy flow gets an idle time to come back in */
-	return before(s->seen + ctl.idle, now) && before(s->lease + ctl.idle, now);
+	return passed(s->seen + ctl.idle, now) && passed(s->lease + ctl.idle, now);
 }
 
 static __always_inline void slot_init(struct slot *s, const struct flow_key *k,
@@ -245,7 +251,7 @@ static __always_inline enum reason flow_check(const struct slot *s, const struct
 	}
 	if (s->gen != ctl.gen)
 		return REASON_OLD_GENERATION;
-	if (!before(now_jiffies(), s->lease))
+	if (passed(s->lease, now_jiffies()))
 		return REASON_LEASE_ENDED;
 	return flow_differs(s, f);
 }
@@ -262,7 +268,7 @@ static __always_inline int flow_good(const struct slot *s, const struct frame *f
 	forget(state);	/* or it would be kept for whoever asks why not */
 	differ = (state ^ want) & (0xff | 0xff << 8 | (SLOT_XDP | SLOT_DRAIN) << 16);
 	differ |= s->gen ^ ctl.gen;
-	differ |= ~(now - s->lease) >> 31;	/* not before() */
+	differ |= (s->lease - now - 1) >> AHEAD;	/* passed() */
 	differ |= *(dword *)mac ^ *(dword *)in;
 	differ |= *(word *)(mac + 8) ^ *(word *)(in + 8);
 	if (f->family == 6)
@@ -298,7 +304,7 @@ static __always_inline enum reason flow_sighted(struct slot *s, const struct fra
 	__u32 now = now_jiffies();
 
 	if (s->state != SLOT_ARMED)
-		s->count = before(s->seen + ctl.idle, now) ? 1 : s->count + 1;
+		s->count = passed(s->seen + ctl.idle, now) ? 1 : s->count + 1;
 	s->seen = now;
 	if (reason == REASON_BELOW_THRESHOLD && s->count >= ctl.threshold)
 		return REASON_LEARNING;
@@ -312,7 +318,7 @@ static __always_inline enum reason flow_sighted(struct slot *s, const struct fra
  * was out of memory): two jiffies after the last one nothing can be in that list any more. */
 static __always_inline int flow_drained(struct slot *s, struct place *at)
 {
-	if (s->given != s->taken && before(now_jiffies(), s->seen + 2))
+	if (s->given != s->taken && !passed(s->seen + 2, now_jiffies()))
 		return 0;
 	if (flow_lock(s, at->seq)) {
 		s->flags &= ~SLOT_DRAIN;
@@ -371,7 +377,7 @@ static __always_inline enum reason flow_slow(struct slot *s, const struct frame 
 	flow_evidence(s, f);
 	if (reason == REASON_BELOW_THRESHOLD || is_due(reason))
 		reason = flow_sighted(s, f, reason);
-	else if (reason == REASON_CLOSED && !before(now_jiffies(), s->lease))
+	else if (reason == REASON_CLOSED && passed(s->lease, now_jiffies()))
 		s->state = SLOT_SEEN;
 	/* while it is due, TC egress knows better why it is not learned */
 	if (reason != REASON_LEARNING || s->why == REASON_BELOW_THRESHOLD)

@@ -372,7 +372,7 @@ static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *sk
 	}
 	if (s->state == SLOT_ARMED) {
 		/* several packets are under way when a lease ends: the first one counts */
-		if (s->gen != g->gen || !before(now_jiffies(), s->lease))
+		if (s->gen != g->gen || passed(s->lease, now_jiffies()))
 			s->renewals++;
 		reason = s->gen != g->gen || same_rewrite(s, l, skb->ifindex) ? REASON_RENEWED : REASON_CHANGED;
 	} else {
@@ -437,7 +437,7 @@ static __always_inline __u32 lease_length(void)
 {
 	__u32 lease = ctl.lease;
 
-	if (before(now_jiffies(), ctl.beat + ctl.beat_max))
+	if (!passed(ctl.beat + ctl.beat_max, now_jiffies()))
 		lease = ctl.lease_live;
 	return lease - lease / 8 + bpf_get_prandom_u32() % (lease / 4 + 1);
 }

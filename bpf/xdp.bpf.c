@@ -67,7 +67,7 @@ static __always_inline int poll_goes_on(struct slot *s)
 	struct transmit *t = transmit_of(s->oif);
 	__u32 last = s->count, now;
 
-	if (!before(now_jiffies(), s->lease + ctl.hz / 50 + 1))
+	if (passed(s->lease + ctl.hz / 50 + 1, now_jiffies()))
 		return 0;
 	now = (t->sent + t->drops + t->errors) << 1 | 1;
 	if (last && now != last && now - last != 2 * BULK)

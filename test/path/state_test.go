@@ -40,6 +40,8 @@ func stateCases(now, hz uint32) []state {
 		{name: "after an idle second", slot: func(s *exercise.Slot) { s.State, s.Count, s.Seen = exercise.Seen, 4, now-hz-hz/2 },
 			control: func(c *exercise.Control) { c.Threshold = 5 }, reason: "below_threshold", after: counted(1)},
 		{name: "lease ended", slot: func(s *exercise.Slot) { s.Lease = now - hz }, reason: "lease_ended", after: counted(0)},
+		{name: "lease ended before half a turn of the jiffies", slot: func(s *exercise.Slot) { s.Lease = now - hz - 1<<31 },
+			reason: "lease_ended", after: counted(0)},
 		{name: "old generation", slot: func(s *exercise.Slot) { s.Gen-- }, reason: "old_generation"},
 		{name: "newer generation", slot: func(s *exercise.Slot) { s.Gen++ }, reason: "old_generation"},
 		{name: "closed", slot: func(s *exercise.Slot) { s.State = exercise.Closed }, reason: "closed", after: isIn(exercise.Closed)},
@@ -336,6 +338,8 @@ func TestTableFull(t *testing.T) {
 		{"lease over, but in use", func(s *exercise.Slot) { s.Lease = idle }, false},
 		{"free, but being written", func(s *exercise.Slot) { s.Seen, s.Lease, s.Seq = idle, idle, 1 }, false},
 		{"idle and lease over", func(s *exercise.Slot) { s.Seen, s.Lease = idle, idle }, true},
+		{"idle for over half a turn of the jiffies", func(s *exercise.Slot) { s.Seen, s.Lease = idle-1<<31, idle-1<<31 }, true},
+		{"never learned, and idle as long", func(s *exercise.Slot) { s.Seen, s.State = idle-1<<31, exercise.Seen }, true},
 		{"idle and never learned", func(s *exercise.Slot) { s.Seen, s.State = idle, exercise.Seen }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
