@@ -22,7 +22,7 @@ enum abi {
 	MAX_PORTS = 256,	/* attached interfaces, and rows of counters per stage */
 	SIGHTINGS = 32,		/* sighted packets under way per CPU */
 	TALLY = 64,		/* counters in a row: whole cache lines, no two CPUs share one */
-	SLOT_SIZE = 192,	/* three cache lines; IPv4 hits touch two */
+	SLOT_SIZE = 192,	/* three cache lines; an IPv4 hit in the first of four places touches two */
 	BUCKETS = 16,		/* in the object; the daemon makes the table as large as it is told to */
 };
 
@@ -220,7 +220,7 @@ struct sighting {
 
 struct port {
 	__u32 flags;			/* enum port_flag */
-	__u32 tx;			/* index into devmap and counters */
+	__u32 tx;			/* index into the devmap */
 };
 
 /* Written by the daemon, read by every packet. One global, mapped into both. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * edit.h: the only writer of packet bytes. A rewrite is a private copy of what a
- * slot says, taken before the first write; everything that can fail was checked
- * before. Checksums are updated by precomputed deltas (csum.h), so an error that a
+ * slot says, taken before the first write; what can fail was checked before, but
+ * for two things that drop the packet: its trailer cannot be cut off, its egress went (xdp.bpf.c).
+ * Checksums are updated by precomputed deltas (csum.h), so an error that a
  * packet came with goes on with it, as through the kernel.
  *
  * In TC the L4 checksum may be a partial one, or the skb may carry a sum of the

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * flow.h: the flow table. Find a slot, judge whether it may be used now, claim one
- * for a new flow, close a connection.
+ * for a new flow.
  *
  * Placing: multiply-shift (Thorup, "High Speed Hashing for Integers and Strings"), a
  * universal hash keyed by a secret per start, gives each key two buckets of two slots. A
- * key without room among its four slots is slow, never wrong. Nothing in use is evicted: only slots whose flow has been idle for `idle`, since its lease ended too.
+ * key without room among its four slots is slow, never wrong. Nothing in use is evicted:
+ * only slots whose flow has been idle for `idle`, since its lease ended too.
  *
  * Readers and writers meet on different CPUs. `seq` is odd while a writer is in;
  * a reader takes it before it looks and compares after it copied (flow_torn). On
@@ -34,8 +35,9 @@ static __always_inline void read_fence(void)
 static __always_inline __u32 now_jiffies(void) { return bpf_jiffies64(); }
 
 /* Is it past t? Every time in a slot, and those of the daemon, was at most a lease (67.5 s)
- * ahead when it was written; one that seems further ahead is of an earlier turn of the 32
- * bits (24 days, for a flow that sleeps or a daemon that is dead). */
+ * ahead when it was written; what seems further ahead is of an earlier turn of the 32 bits.
+ * With the daemon dead, a lease seems good again once a turn (49 days at HZ 1000) for 131 s, to
+ * a flow that slept all the time between. */
 enum { AHEAD = 17 };	/* bits */
 
 static __always_inline int passed(__u32 t, __u32 now) { return (t - now - 1) >> AHEAD != 0; }
@@ -51,10 +53,10 @@ static __always_inline __u64 pair(__u32 a, __u32 b, int i)
 }
 
 /* The key's two numbers, each times an odd secret; the uppermost bits of the sum are
- * universal if one of the two differs in its lower 32 bits, or but one of them differs at
- * all. Ports are the lower half of the second number, so what remains are two keys alike in
- * ports and source that differ in destination and in ifindex or protocol: nobody can make
- * many of those. The rest of IPv6 addresses goes in by pairs, which ask for nothing. */
+ * universal if but one of the two differs, or one of them in its lower bits. Ports are the
+ * lower half of the second number and the source is that of the first, so what remains are
+ * keys alike in those that differ in destination and in many ifindexes: nobody can make
+ * them. The rest of IPv6 addresses goes in by pairs, which ask for nothing. */
 static __always_inline __u64 flow_hash(const struct flow_key *k, const struct flow_words *w)
 {
 	__u64 h = *addresses_of(k) * ctl.secret[0] + *rest_of(k) * ctl.secret[1];
@@ -348,28 +350,6 @@ static __always_inline void reverse_key(const struct slot *s, struct flow_key *k
 	}
 }
 
-/* `seq` as flow_find() read it; if a writer was faster, it may have armed the slot just
- * now: look again, once. SYN (to SEEN): what is known is of an older connection. */
-static __always_inline void slot_close(struct slot *s, __u32 seq, const struct flow_key *k,
-				       const struct flow_words *w, enum slot_state state, __u32 lease)
-{
-	for (int i = 0; i < 2; i++, seq = OUR(s->seq)) {
-		if (!flow_lock(s, seq))
-			continue;
-		if (same_flow(s, k, w)) {
-			s->state = state;
-			s->count = 0;
-			s->lease = lease;
-			if (state == SLOT_SEEN) {
-				s->flags = 0;
-				s->tcp_wnd = 0;
-			}
-		}
-		flow_unlock(s);
-		return;
-	}
-}
-
 /* A packet that flow_check() gave to the kernel. One that differs from what is armed
  * teaches nothing while the lease lasts. */
 static __always_inline enum reason flow_slow(struct slot *s, const struct frame *f, enum reason reason)
@@ -383,119 +363,6 @@ static __always_inline enum reason flow_slow(struct slot *s, const struct frame 
 	if (reason != REASON_LEARNING || s->why == REASON_BELOW_THRESHOLD)
 		s->why = reason;
 	return reason;
-}
-
-/* A SYN, FIN or RST, copied out of its frame so that the rare case does not keep the
- * frame of the common one in memory. */
-struct closing {
-	struct flow_key key;
-	struct flow_words in6;
-	enum reason reason;	/* TCP_SYN or TCP_CLOSE */
-	__u32 seq;
-	__u8 flags;		/* enum tcp_flag */
-};
-
-enum { MAXACKWINDOW = 66000 };		/* nf_conntrack_proto_tcp.c */
-
-/* Could this FIN or RST be real? Conntrack's own window check is off for armed
- * connections (be-liberal), so it is made here, as wide as conntrack's at least:
- * the sequence number lies around what the other side acknowledged last. */
-static __always_inline int plausible(__u32 seq, const struct slot *s, const struct slot *rev)
-{
-	__u32 base, window = MAXACKWINDOW;
-
-	if (rev && rev->tcp_wnd) {
-		__u32 advertised = (__u32)rev->tcp_wnd << (rev->tcp_scale & 15);
-
-		base = rev->tcp_ack;
-		if (advertised > window)
-			window = advertised;
-	} else if (s->tcp_wnd) {
-		base = s->tcp_seq;
-		window = 1 << 20;
-	} else {
-		return 1;
-	}
-	return seq - base + window <= 2 * window;
-}
-
-/* A reset that is the very next in sequence ends the connection (RFC 5961 3.2). Conntrack
- * compares it with the last packets that it saw, and those were not the last ones: it
- * would stay ESTABLISHED for a challenge (nf_conntrack_tcp_packet(), td_maxack). */
-static __always_inline void tell_reset(const struct closing *c, const struct slot *s, const struct slot *rev)
-{
-	struct event *e;
-
-	if (!(c->flags & TCP_RST) || !(s->flags & SLOT_LIBERAL) || s->state == SLOT_CLOSED)
-		return;
-	if (!(s->tcp_wnd && c->seq == s->tcp_seq) && !(rev && rev->tcp_wnd && c->seq == rev->tcp_ack))
-		return;
-	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
-	if (!e)
-		return;
-	__builtin_memset(e, 0, sizeof(*e));
-	e->kind = EVENT_RESET;
-	e->family = family_of(&c->key);
-	e->proto = proto_of(&c->key);
-	e->sport = c->key.sport;
-	e->dport = c->key.dport;
-	if (e->family == 4) {
-		e->saddr[0] = c->key.saddr;
-		e->daddr[0] = c->key.daddr;
-	} else {
-		__builtin_memcpy(e->saddr, c->in6.saddr, sizeof(c->in6.saddr));
-		__builtin_memcpy(e->daddr, c->in6.daddr, sizeof(c->in6.daddr));
-		e->saddr[3] = c->key.saddr;
-		e->daddr[3] = c->key.daddr;
-	}
-	bpf_ringbuf_submit(e, 0);
-}
-
-/* Close both directions at once, whatever becomes of the packet. A function of its own:
- * its registers and stack are not the common case's; and not static, so the verifier looks
- * at it once, for any packet, and does not multiply its branches with those before it. */
-__noinline enum reason flow_close(const struct closing *c)
-{
-	struct slot *s, *rev = 0;
-	struct flow_words w = {};
-	struct flow_key k;
-	struct place at = {}, back = {};
-	__u32 until = now_jiffies();
-	enum slot_state state = SLOT_SEEN;
-
-	if (!c)			/* never, but the verifier asks */
-		return REASON_TCP_CLOSE;
-	s = flow_find(&c->key, &c->in6, &at);
-	if (!s)
-		return c->reason;
-	if (s->flags & SLOT_PAIRED) {
-		reverse_key(s, &k, &w);
-		rev = flow_find(&k, &w, &back);
-	}
-	if (c->reason == REASON_TCP_CLOSE) {
-		/* what was not watched all along (a pause, another generation) is no evidence */
-		if (!plausible(c->seq, s, rev))
-			return s->flags & SLOT_LIBERAL && s->gen == ctl.gen ? REASON_TCP_IMPLAUSIBLE : c->reason;
-		tell_reset(c, s, rev);
-		state = SLOT_CLOSED;
-		until += ctl.lease;
-	}
-	slot_close(s, at.seq, &c->key, &c->in6, state, until);
-	if (rev)
-		slot_close(rev, back.seq, &k, &w, state, until);
-	return c->reason;
-}
-
-static __always_inline struct closing closing_of(const struct frame *f, enum reason reason)
-{
-	const struct tcphdr *tcp = f->l4;
-	struct closing c = { .key = f->key, .in6 = f->in6, .reason = reason };
-
-	if (within(f, tcp, sizeof(*tcp))) {
-		c.seq = __builtin_bswap32(tcp->seq);
-		c.flags = ((const __u8 *)tcp)[13];
-	}
-	return c;
 }
 
 #endif

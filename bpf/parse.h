@@ -148,7 +148,8 @@ static __always_inline enum reason parse_ipv4(struct frame *f)
 
 	f->l3_len = (__u16)__builtin_bswap32(w[0]);
 	f->l4_len = f->l3_len - sizeof(struct iphdr);
-	if (rarely(OUR(*(__u8 *)w) != 0x45 || (rarely(trailer_of(f)) && trailer_of(f) > f->len - room) || !csum_valid((__u64)w[0] + w[1] + w[2] + w[3] + w[4]) ||
+	if (rarely(OUR(*(__u8 *)w) != 0x45 || (rarely(trailer_of(f)) && trailer_of(f) > f->len - room) ||
+		   !csum_valid((__u64)w[0] + w[1] + w[2] + w[3] + w[4]) ||
 		   w[1] & NOT_ALONE || OUR(ip->ttl) <= 1))
 		return why_not_ipv4(f);
 	return parse_l4(f, 4);

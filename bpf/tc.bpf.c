@@ -5,7 +5,7 @@
  */
 #include "verdict.h"
 #include "parse.h"
-#include "flow.h"
+#include "close.h"
 #include "skb.h"
 #include "edit.h"
 #include "sight.h"

@@ -5,7 +5,7 @@
  */
 #include "verdict.h"
 #include "parse.h"
-#include "flow.h"
+#include "close.h"
 #include "edit.h"
 
 /* TC ingress must look at this packet too. */
