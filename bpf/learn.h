@@ -450,6 +450,7 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 	struct port *in = bpf_map_lookup_elem(&ports, &iif), *out = bpf_map_lookup_elem(&ports, &oif);
 	struct lesson l = {};
 	enum reason reason;
+	int both;
 
 	point(&f, skb);
 	f.port = oif;
@@ -461,10 +462,13 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 		return REASON_STALE_SIGHTING;
 	if ((__u32)k->skb_iif != iif || (skb->len != g->len && !g->gso))
 		return REASON_OTHER_PACKET;
-	if (g->gen != ctl.gen)
+	/* in this order: a pause is set before the generation is raised */
+	if (g->gen != ctl.gen || ctl.paused)
 		return REASON_OLD_GENERATION;
 	if (!in || !out)
 		return REASON_PORT_UNKNOWN;
+	both = in->flags & PORT_XDP_RX && out->flags & PORT_XDP_TX;
+	l.rw.tx = out->tx;	/* now: the kernel may give the element to another port */
 	if (skb->vlan_present)
 		return REASON_ENCAPSULATED;
 	reason = parse_ethernet(&f);
@@ -485,9 +489,8 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 	if (reason != REASON_LEARNED)
 		return reason;
 	l.mtu = learn_mtu(k, f.family);
-	if (in->flags & PORT_XDP_RX && out->flags & PORT_XDP_TX && !g->partial && !g->gso)
+	if (both && !g->partial && !g->gso)
 		l.flags |= SLOT_XDP;
-	l.rw.tx = out->tx;
 	reason = slot_arm(s, skb, g, &l);
 	if (reason == REASON_LEARNED && f.proto == IPPROTO_TCP)
 		slot_pair(s, &l);

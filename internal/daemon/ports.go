@@ -243,7 +243,7 @@ func (d *Daemon) checkTransmits() {
 	for index, p := range d.ports {
 		t, err := d.plane.Transmit(index)
 		before := p.transmit
-		p.transmit = t // zero for a port without programs: should it get them, it starts at zero
+		p.transmit = t
 		if err != nil || !p.decision.XDPTransmit {
 			continue
 		}

@@ -225,8 +225,8 @@ func (p *Plane) forget(next map[int]Attach) bool {
 
 // withdraw takes ports out of the redirect map, and those that are gone out of the port table
 // too. First nothing more is learned for them, then nothing is used that was, and only when
-// every program that may have begun before that has ended (membarrier(2): an RCU grace
-// period) the entries go: a packet whose redirect fails is lost.
+// every program that may have begun before that has ended the entries go: a packet whose
+// redirect fails is lost.
 func (p *Plane) withdraw(gone, mute []uint32) {
 	var out []uint32
 	for _, index := range append(slices.Clone(gone), mute...) {
@@ -242,9 +242,7 @@ func (p *Plane) withdraw(gone, mute []uint32) {
 		return
 	}
 	p.Bump()
-	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0); errno != 0 {
-		time.Sleep(gracePeriod)
-	}
+	grace()
 	for _, tx := range out {
 		p.maps["tx"].Delete(tx)
 	}
@@ -253,11 +251,15 @@ func (p *Plane) withdraw(gone, mute []uint32) {
 	}
 }
 
-const (
-	membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL of linux/membarrier.h
-	// what is waited where the kernel has no membarrier(2), as with nohz_full
-	gracePeriod = 100 * time.Millisecond
-)
+// grace returns when every program has ended that was running when it was called: an RCU
+// grace period, which membarrier(2) waits for, or time enough where the kernel has none, as
+// with nohz_full. With one CPU online it returns at once: whoever calls it is what runs.
+func grace() {
+	const global = 1 // MEMBARRIER_CMD_GLOBAL of linux/membarrier.h
+	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
+		time.Sleep(100 * time.Millisecond)
+	}
+}
 
 // attach makes the links of these kinds that are not there yet.
 func (p *Plane) attach(index int, kinds ...string) error {
@@ -293,30 +295,30 @@ func (p *Plane) newLink(index int, kind string) (link.Link, error) {
 }
 
 func (p *Plane) detach(index int) {
+	p.withdraw([]uint32{uint32(index)}, nil)
 	for name, a := range p.links {
 		if a.index == index {
 			a.release()
 			delete(p.links, name)
 		}
 	}
-	p.withdraw([]uint32{uint32(index)}, nil)
 }
 
-// writePort makes the port known to the programs, with an index of its own.
+// writePort makes the port known to the programs, with an index of its own. What is as
+// before is not written: the kernel would put it into another element, and give this one to
+// another port while a program may still read it (alloc_htab_elem(), extra_elems). After a
+// change Apply raises the generation, so what was read meanwhile is not used.
 func (p *Plane) writePort(a Attach) error {
 	var port tcPort
-	if p.maps["ports"].Lookup(uint32(a.Index), &port) != nil {
+	known := p.maps["ports"].Lookup(uint32(a.Index), &port) == nil
+	if !known {
 		tx, err := p.freeIndex()
 		if err != nil {
 			return err
 		}
 		port = tcPort{Tx: tx}
-		for at := transmitRow(a.Index); at < int(p.sent.Size()); at += transmitsOfCPU {
-			if _, err := p.sent.WriteAt(make([]byte, transmitSize), int64(at)); err != nil {
-				return fmt.Errorf("transmit figures: %w", err)
-			}
-		}
 	}
+	before := port
 	port.Flags = 0
 	if a.XDPReceive {
 		port.Flags |= uint32(tcPortFlagPORT_XDP_RX)
@@ -326,6 +328,9 @@ func (p *Plane) writePort(a Attach) error {
 		if err := p.maps["tx"].Put(port.Tx, uint32(a.Index)); err != nil {
 			return fmt.Errorf("redirect map: %w", err)
 		}
+	}
+	if known && port == before {
+		return nil
 	}
 	if err := p.maps["ports"].Put(uint32(a.Index), port); err != nil {
 		return fmt.Errorf("port table: %w", err)

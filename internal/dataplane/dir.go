@@ -85,10 +85,13 @@ func removeDir(dir string) error {
 // daemon; this one is not his, and where it is found the removal did not come to its end.
 const removing = 2
 
-// retire makes every packet the kernel's: no port may send to one that is detached already.
+// retire makes every packet the kernel's, and returns when no program is at work that thinks
+// otherwise: no port may send to one that is detached already.
 func (p *Plane) retire() {
 	var c tcControl
 	p.setWord(unsafe.Offsetof(c.Paused), removing)
+	p.Bump() // a hit asks for the generation alone
+	grace()
 }
 
 // retire does so for what is pinned in dir, if it has this layout.

@@ -188,13 +188,15 @@ func TestApply(t *testing.T) {
 	if err := p.maps["tx"].Lookup(uint32(1), &index); !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Errorf("redirect map still has %d: %v", index, err)
 	}
+	for index, err := range p.Apply([]Attach{{Index: 1 << 23}}) {
+		if index != 1<<23 || !strings.Contains(err.Error(), "too high") {
+			t.Errorf("interface %d: %v", index, err)
+		}
+	}
 	gen = p.Generation()
 	r.apply(t, p, nil)
 	if n := r.attached(t, r.ports[0]); n != 0 || p.Generation() == gen {
 		t.Errorf("%d programs, generation %d after %d", n, p.Generation(), gen)
-	}
-	if _, err := p.Transmit(r.ports[0]); err == nil {
-		t.Error("a port that is gone still has figures")
 	}
 }
 

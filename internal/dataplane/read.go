@@ -119,18 +119,11 @@ func (p *Plane) Totals(stage int) (Counters, error) {
 // Transmit is what became of frames that were redirected to a port.
 type Transmit struct{ Sent, Drops, Errors uint64 }
 
-// transmitRow is where the first CPU keeps an interface's figures.
-func transmitRow(index int) int { return index % int(tcAbiMAX_PORTS) * transmitSize }
-
-// Transmit reads the figures of an attached port, summed over CPUs. Ports share rows as in
-// Counters.
+// Transmit reads the figures of an interface, summed over CPUs. They only grow, and
+// interfaces share rows as in Counters.
 func (p *Plane) Transmit(index int) (Transmit, error) {
 	var t Transmit
-	var port tcPort
-	if err := p.maps["ports"].Lookup(uint32(index), &port); err != nil {
-		return t, fmt.Errorf("port table: %w", err)
-	}
-	for at := transmitRow(index); at < int(p.sent.Size()); at += transmitsOfCPU {
+	for at := index % int(tcAbiMAX_PORTS) * transmitSize; at < int(p.sent.Size()); at += transmitsOfCPU {
 		var c tcTransmit
 		if _, err := p.sent.ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(&c)), transmitSize), int64(at)); err != nil {
 			return t, fmt.Errorf("transmit figures: %w", err)

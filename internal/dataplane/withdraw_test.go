@@ -13,6 +13,7 @@ import (
 
 // TestWithdraw takes a port out of the redirect map and puts it back, again and again, under
 // traffic that is repeated to it: no frame is lost, though one whose redirect fails would be.
+// In the end it takes the data path away: from then on nothing is repeated.
 func TestWithdraw(t *testing.T) {
 	top, err := lab.Firewall(lab.FirewallOptions{Name: "withdraw", NAT: lab.NATMasquerade, Neighbours: true})
 	must := func(err error) {
@@ -82,6 +83,16 @@ func TestWithdraw(t *testing.T) {
 		apply(ports[0]) // its flows are the kernel's
 		time.Sleep(20 * time.Millisecond)
 		apply(ports...)
+	}
+	time.Sleep(50 * time.Millisecond)
+	p.retire()
+	before, err := p.Totals(StageXDP)
+	must(err)
+	time.Sleep(50 * time.Millisecond)
+	after, err := p.Totals(StageXDP)
+	must(err)
+	if after.Of("hit") != before.Of("hit") || after.Of("paused") == before.Of("paused") {
+		t.Errorf("after the data path retired: %d hits, %d paused", after.Of("hit")-before.Of("hit"), after.Of("paused")-before.Of("paused"))
 	}
 	cancel()
 	r := <-sent

@@ -149,6 +149,7 @@ func TestMeanwhile(t *testing.T) {
 		{"emptied", exercise.Flows, at(unsafe.Offsetof(slot.State)), 1, 0, "slot_lost"},
 		{"given to another", exercise.Flows, at(unsafe.Offsetof(slot.Key)), 4, 0x01020304, "slot_lost"},
 		{"being written", exercise.Flows, at(unsafe.Offsetof(slot.Seq)), 4, 7, "busy"},
+		{"a pause began", ".data.control", int64(unsafe.Offsetof(control.Paused)), 4, 1, "old_generation"},
 		{"a change was announced", ".data.control", int64(unsafe.Offsetof(control.Gen)), 4, b.Generation() + 1, "old_generation"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -156,6 +157,7 @@ func TestMeanwhile(t *testing.T) {
 			undo, err := b.SetBefore(b.WANIndex, c.inMap, c.at, c.size, c.value)
 			check(t, err)
 			defer undo()
+			defer b.Edit(func(c *exercise.Control) { c.Paused = 0 })
 			b.forth(t, teaches+c.reason, in.Bytes(), out.Bytes())
 			if s, _, found := b.Find(key, words); found && s.State == exercise.Armed {
 				t.Errorf("armed all the same: %+v", s)
