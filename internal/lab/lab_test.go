@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -91,8 +92,14 @@ func TestDeadLabIsRemoved(t *testing.T) {
 	}
 	defer alive.Close()
 	gone(t, dir, strings.TrimSuffix(ns, "r"))
-	if state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(state), ") Z ") {
-		t.Errorf("process %d still runs: %s", pid, state)
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) { // it was killed, and dies when its CPU comes to it
+		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || strings.Contains(string(state), ") Z ") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("process %d still runs: %s", pid, state)
+		}
 	}
 
 	// A living owner's lab is left alone.
