@@ -7,6 +7,7 @@
 #ifndef SHUNT_CLOSE_H
 #define SHUNT_CLOSE_H
 
+#include "parse.h"
 #include "flow.h"
 
 /* A SYN, FIN or RST, copied out of its frame so that the rare case does not keep the
@@ -153,6 +154,17 @@ static __always_inline struct closing closing_of(const struct frame *f, enum rea
 		c.flags = ((const __u8 *)tcp)[13];
 	}
 	return c;
+}
+
+/* A frame that parse.h found to be a SYN, FIN or RST. Returns what it is counted as:
+ * TCP_IMPLAUSIBLE is to be dropped, the rest is the kernel's. */
+static __always_inline enum reason close_by(struct frame *f, enum reason reason)
+{
+	struct closing closing;
+
+	take_key(f);
+	closing = closing_of(f, reason);
+	return flow_close(&closing);
 }
 
 #endif

@@ -4,8 +4,8 @@
  *
  * A delta is the ones' complement sum of all (~old + new) 16-bit words that a
  * checksum covers. It depends on the flow alone, so it is computed when the flow is
- * learned and costs one addition per packet. No kernel types: native fuzzing
- * compiles this file too.
+ * learned and costs one addition per packet. No kernel types: it
+ * compiles natively.
  */
 #ifndef SHUNT_CSUM_H
 #define SHUNT_CSUM_H

@@ -20,7 +20,8 @@ struct rewrite {
 	__u16 sport, dport, l4_delta, tx;
 	__u8 mac[12];		/* destination, source */
 	__u32 l3_step;
-	__u8 state, dscp_in, flags, dscp;
+	__u8 state, dscp_in;	/* not used: they are in one word with the next */
+	__u8 flags, dscp;
 	struct flow_words out6;	/* IPv6 only */
 };
 

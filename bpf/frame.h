@@ -2,7 +2,7 @@
 /*
  * frame.h: one packet under inspection. parse.h fills it, flow.h finds its entry,
  * edit.h changes the bytes it points to. All pointers die with any helper that moves
- * packet data. No kernel types: native fuzzing compiles this file too.
+ * packet data. No kernel types: it compiles natively.
  */
 #ifndef SHUNT_FRAME_H
 #define SHUNT_FRAME_H
@@ -61,8 +61,8 @@ struct frame {
 	__u64 family;		/* 4 or 6; the verifier knows what is in whole stack words */
 
 	void *l3, *l4;
-	__u64 l3_len;
-	__u32 l4_len;	/* as the IP header says */
+	__u64 l3_len;		/* these two as the IP header says; wide, as it is counted */
+	__u32 l4_len;
 	__u32 proto;
 	struct flow_key key;
 	struct flow_words in6;

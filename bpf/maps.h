@@ -7,7 +7,7 @@
 #ifndef SHUNT_MAPS_H
 #define SHUNT_MAPS_H
 
-#include "abi.h"
+#include "frame.h"
 #include "kernel.h"
 
 /* The daemon writes; every program reads. (XDP alone sets no_marks.) */
@@ -40,12 +40,12 @@ struct tally counters[STAGES * MAX_PORTS] SEC(".data.counters");
 const volatile __u32 cpu_mask = 0;
 
 /* This CPU's row for a port: one serves one ifindex in MAX_PORTS. Two ports that share one
- * share their figures. `table`: that it was for one CPU when it was compiled is forgotten. */
+ * share their figures. */
 static __always_inline void *row_of(void *table, __u32 rows, __u32 row, __u32 ifindex, __u32 size)
 {
 	__u32 cpu = bpf_get_smp_processor_id() & cpu_mask;
 
-	asm volatile("" : "+r"(table));
+	forget(table);		/* that it was for one CPU when it was compiled */
 	return table + (__u64)(cpu * rows + row + ifindex % MAX_PORTS) * size;
 }
 

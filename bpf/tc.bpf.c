@@ -134,13 +134,9 @@ __noinline int claim_aside(struct first *p)
 
 static __always_inline int refuse(struct tally *c, struct frame *f, enum reason reason)
 {
-	struct closing closing;
-
 	if (reason != REASON_TCP_CLOSE && reason != REASON_TCP_SYN)
 		return leave(c, reason, NEXT);
-	take_key(f);
-	closing = closing_of(f, reason);
-	reason = flow_close(&closing);
+	reason = close_by(f, reason);
 	return leave(c, reason, reason == REASON_TCP_IMPLAUSIBLE ? DROP : NEXT);
 }
 
@@ -194,7 +190,7 @@ static __always_inline int ingress(struct __sk_buff *skb, const int after_xdp)
 	enum reason reason;
 	struct frame f;
 
-	if (!c || !g)	/* never: there is a row for each index; or the verifier would ask for both all the way */
+	if (!g)		/* never: there is a row for each index; or the verifier would ask all the way */
 		return NEXT;
 	sight_forget(g, k);
 	if (ctl.paused)
@@ -235,7 +231,7 @@ int shunt_egress(struct __sk_buff *skb)
 	enum reason reason;
 	struct slot *s;
 
-	if (!c || !g)	/* never, as above */
+	if (!g)		/* never, as above */
 		return NEXT;
 	if (g->skb != (__u64)k)
 		return leave(c, REASON_UNSIGHTED, NEXT);

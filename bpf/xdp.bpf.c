@@ -88,14 +88,11 @@ static __always_inline enum reason excluded(const struct frame *f)
 static __always_inline int refuse(struct xdp_md *ctx, struct frame *f, enum reason reason)
 {
 	enum reason any = excluded(f);
-	struct closing closing;
 
 	if (any)
 		return out(f, any, XDP_PASS);
 	if (reason == REASON_TCP_CLOSE || reason == REASON_TCP_SYN) {
-		take_key(f);
-		closing = closing_of(f, reason);
-		reason = flow_close(&closing);
+		reason = close_by(f, reason);
 		return out(f, reason, reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
 	}
 	if (reason == REASON_MALFORMED && bpf_xdp_get_buff_len(ctx) > f->len)
