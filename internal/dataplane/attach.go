@@ -216,11 +216,11 @@ func (p *Plane) forget(next map[int]Attach) bool {
 			mute = append(mute, index)
 		}
 	}
-	p.withdraw(gone, mute)
-	if changed && len(gone)+len(mute) == 0 {
-		p.Bump()
+	changed = changed || len(gone)+len(mute) > 0
+	if changed {
+		p.withdraw(gone, mute)
 	}
-	return changed || len(gone)+len(mute) > 0
+	return changed
 }
 
 // withdraw takes ports out of the redirect map, and those that are gone out of the port table
@@ -238,11 +238,10 @@ func (p *Plane) withdraw(gone, mute []uint32) {
 		port.Flags &^= uint32(tcPortFlagPORT_XDP_TX)
 		p.maps["ports"].Put(index, port)
 	}
-	if len(out) == 0 {
-		return
-	}
 	p.Bump()
-	grace()
+	if len(out) > 0 {
+		grace()
+	}
 	for _, tx := range out {
 		p.maps["tx"].Delete(tx)
 	}
