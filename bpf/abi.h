@@ -17,12 +17,13 @@
 #include <linux/types.h>
 
 enum abi {
-	ABI_VERSION = 3,
+	ABI_VERSION = 4,
 	WAYS = 2,		/* slots in a bucket */
 	MAX_PORTS = 256,	/* attached interfaces, and rows of counters per stage */
 	SIGHTINGS = 32,		/* sighted packets under way per CPU */
 	TALLY = 64,		/* counters in a row: whole cache lines, no two CPUs share one */
 	SLOT_SIZE = 192,	/* three cache lines; an IPv4 hit in the first of four places touches two */
+	SIGHTING_SIZE = 128,	/* two */
 	BUCKETS = 16,		/* in the object; the daemon makes the table as large as it is told to */
 };
 
@@ -215,7 +216,7 @@ struct sighting {
 	__u8 partial;			/* CHECKSUM_PARTIAL: the field is a pseudo header's sum */
 	__u8 gso;
 	__u8 dmac[6], smac[6];
-	__u8 pad[6];
+	__u8 pad[30];
 };
 
 struct port {
@@ -226,8 +227,9 @@ struct port {
 /* Written by the daemon, read by every packet. One global, mapped into both. */
 struct control {
 	__u32 abi;
-	__u32 paused;			/* set before the generation is raised: armed entries are not asked */
 	__u32 gen;			/* entries of another generation are not used */
+	__u32 paused;			/* set before the generation is raised: armed entries are not asked */
+	__u32 no_marks;			/* a driver keeps no XDP metadata: TC ingress judges for itself */
 	__u32 threshold;		/* sighted packets before a flow is learned */
 	__u32 idle;			/* jiffies without a packet that end the counting */
 	__u32 lease;			/* jiffies, with the daemon dead */
@@ -236,7 +238,6 @@ struct control {
 	__u32 beat_max;			/* jiffies after which it counts as dead */
 	__u32 tcp_off;
 	__u32 hz;
-	__u32 no_marks;			/* a driver keeps no XDP metadata: TC ingress judges for itself */
 	__u64 secret[8];		/* odd: keys of the flow hash, random per start from nothing */
 	__u64 mix;			/* odd: its multiplier for the second choice */
 };
@@ -281,6 +282,7 @@ struct event {
 
 _Static_assert((int)REASONS < (int)TALLY, "tally");
 _Static_assert(sizeof(struct flow_key) == 16, "flow_key");
+_Static_assert(sizeof(struct sighting) == SIGHTING_SIZE, "sighting");
 _Static_assert(sizeof(struct slot) == SLOT_SIZE, "slot");
 _Static_assert(__builtin_offsetof(struct slot, saddr) == 64, "line 1");
 _Static_assert(__builtin_offsetof(struct slot, in6) == 128, "line 2");

@@ -300,6 +300,21 @@ static __always_inline void flow_count(struct slot *s, const struct frame *f, __
 	flow_evidence(s, f);
 }
 
+/* The commonest doubt, before any other is asked about: the flow goes on, and has a while to
+ * go to the threshold. What comes of it is flow_slow()'s with BELOW_THRESHOLD. */
+static __always_inline int flow_young(const struct slot *s, __u32 now)
+{
+	return s->state == SLOT_SEEN && s->count + 1 < ctl.threshold && !passed(s->seen + ctl.idle, now);
+}
+
+static __always_inline void flow_one_more(struct slot *s, const struct frame *f, __u32 now)
+{
+	s->count++;
+	s->seen = now;
+	s->why = REASON_BELOW_THRESHOLD;
+	flow_evidence(s, f);
+}
+
 /* Count the packet for its flow; from the threshold on it is due for learning. */
 static __always_inline enum reason flow_sighted(struct slot *s, const struct frame *f, enum reason reason)
 {

@@ -23,7 +23,7 @@ int BPF_PROG(shunt_xmit, const struct net_device *from, const struct net_device 
 
 	if (!is_here(to))
 		return 0;
-	t = transmit_of(to->ifindex);
+	t = transmit_of(this_cpu(), to->ifindex);
 	t->sent += sent;
 	if (err < 0)
 		t->errors += drops;
@@ -46,7 +46,7 @@ int BPF_PROG(shunt_redirect_err, const struct net_device *dev, const struct bpf_
 		return 0;
 	/* `tgt` points to nothing known: not every kernel lets a program load it from its context */
 	if (!bpf_probe_read_kernel(&to, sizeof(to), &ctx[2]) && to)
-		transmit_of(BPF_CORE_READ(to, dev, ifindex))->errors++;
+		transmit_of(this_cpu(), BPF_CORE_READ(to, dev, ifindex))->errors++;
 	return 0;
 }
 

@@ -2,7 +2,8 @@
 /*
  * maps.h: all maps, each with its writers and readers. All of them are pinned, so
  * the data path goes on without the daemon, and a new daemon finds it as it was.
- * The sizes of `flows`, `counters` and `transmits` are set at load time (internal/dataplane).
+ * The sizes of `flows`, `sightings`, `counters` and `transmits` are set at load time
+ * (internal/dataplane).
  */
 #ifndef SHUNT_MAPS_H
 #define SHUNT_MAPS_H
@@ -24,13 +25,8 @@ struct bucket flows[BUCKETS] SEC(".data.flows");
 /* 32 less the binary logarithm of the number of buckets. */
 const volatile __u32 bucket_shift = 28;
 
-/* TC ingress writes, TC egress reads, on the same CPU. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, SIGHTINGS);
-	__type(key, __u32);
-	__type(value, struct sighting);
-} sightings SEC(".maps");
+/* TC ingress writes, TC egress reads, on the same CPU. For each CPU SIGHTINGS rows. */
+struct sighting sightings[SIGHTINGS] SEC(".data.sightings");
 
 /* leave() writes; the daemon reads. For each CPU STAGES * MAX_PORTS rows. One global
  * variable for the same reason. */
@@ -39,14 +35,15 @@ struct tally counters[STAGES * MAX_PORTS] SEC(".data.counters");
 /* CPUs that may ever be there, rounded up to a power of two, less one. */
 const volatile __u32 cpu_mask = 0;
 
-/* This CPU's row for a port: one serves one ifindex in MAX_PORTS. Two ports that share one
- * share their figures. */
-static __always_inline void *row_of(void *table, __u32 rows, __u32 row, __u32 ifindex, __u32 size)
-{
-	__u32 cpu = bpf_get_smp_processor_id() & cpu_mask;
+/* A helper, for all that the compiler knows: so it is asked once, before anything is in the
+ * registers that a call takes. */
+static __always_inline __u32 this_cpu(void) { return bpf_get_smp_processor_id() & cpu_mask; }
 
+/* Row n of this CPU's `rows`. */
+static __always_inline void *row_of(void *table, __u32 cpu, __u32 rows, __u32 n, __u32 size)
+{
 	forget(table);		/* that it was for one CPU when it was compiled */
-	return table + (__u64)(cpu * rows + row + ifindex % MAX_PORTS) * size;
+	return table + (__u64)(cpu * rows + n) * size;
 }
 
 /* By ifindex. The daemon writes; TC egress reads when it learns. */
@@ -68,9 +65,10 @@ struct {
 /* The tracepoint programs write; XDP and the daemon read. For each CPU MAX_PORTS rows. */
 struct transmit transmits[MAX_PORTS] SEC(".data.transmits");
 
-static __always_inline struct transmit *transmit_of(__u32 ifindex)
+/* One row serves one ifindex in MAX_PORTS; two ports that share one share their figures. */
+static __always_inline struct transmit *transmit_of(__u32 cpu, __u32 ifindex)
 {
-	return row_of(transmits, MAX_PORTS, 0, ifindex, sizeof(struct transmit));
+	return row_of(transmits, cpu, MAX_PORTS, ifindex % MAX_PORTS, sizeof(struct transmit));
 }
 
 /* All stages write, the daemon reads. A full ring loses requests: be-liberal is asked

@@ -14,11 +14,9 @@
 enum { SIGHTING_NS = 1000000 };
 
 /* sk_buffs are 256 bytes apart; two under way in one row cost a lesson, no more. */
-static __always_inline struct sighting *sighting_of(const struct sk_buff *k)
+static __always_inline struct sighting *sighting_of(__u32 cpu, const struct sk_buff *k)
 {
-	__u32 row = ((__u64)k >> 8) % SIGHTINGS;
-
-	return bpf_map_lookup_elem(&sightings, &row);
+	return row_of(sightings, cpu, SIGHTINGS, (__u32)((__u64)k >> 8) % SIGHTINGS, sizeof(struct sighting));
 }
 
 static __always_inline void sight_forget(struct sighting *g, const struct sk_buff *k)

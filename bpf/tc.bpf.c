@@ -180,27 +180,19 @@ static __always_inline int judge(struct __sk_buff *skb, struct sk_buff *k, struc
 }
 
 /* `after_xdp`: the XDP program saw the packet first and marked it if something is due.
- * The rest leaves at once: between the parts of the stack this program is always cold,
- * and costs four times what the same work costs in XDP. */
-static __always_inline int ingress(struct __sk_buff *skb, const int after_xdp)
+ * The rest leaves at once (shunt_after_xdp). */
+static __always_inline int ingress(struct __sk_buff *skb, struct sighting *g, struct tally *c, const int after_xdp)
 {
-	struct tally *c = tally_of(STAGE_TC_INGRESS, skb->ifindex);
 	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
-	struct sighting *g = sighting_of(k);
 	enum reason reason;
 	struct frame f;
 
-	if (!g)		/* never: there is a row for each index; or the verifier would ask all the way */
-		return NEXT;
-	sight_forget(g, k);
 	if (ctl.paused)
 		return leave(c, REASON_PAUSED, NEXT);
 	if (BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL)
 		c->partial++;
 	if (skb->vlan_present)
 		return leave(c, REASON_VLAN_TAG, NEXT);
-	if (after_xdp && !marked(skb) && !ctl.no_marks)
-		return leave(c, REASON_JUDGED, NEXT);
 	f.port = skb->ifindex;
 	reason = inspect(skb, k, &f);
 	if (reason)
@@ -213,34 +205,58 @@ static __always_inline int ingress(struct __sk_buff *skb, const int after_xdp)
 SEC("tcx/ingress")
 int shunt_ingress(struct __sk_buff *skb)
 {
-	return ingress(skb, 0);
+	__u32 cpu = this_cpu();
+	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
+	struct sighting *g = sighting_of(cpu, k);
+
+	sight_forget(g, k);
+	return ingress(skb, g, tally_of(cpu, STAGE_TC_INGRESS, skb->ifindex), 0);
+}
+
+/* A function of its own, whose registers and stack those that leave at once do without. */
+static __noinline int ingress_marked(struct __sk_buff *skb, struct sighting *g, struct tally *c)
+{
+	return ingress(skb, g, c, 1);
 }
 
 SEC("tcx/ingress")
 int shunt_after_xdp(struct __sk_buff *skb)
 {
-	return ingress(skb, 1);
+	__u32 cpu = this_cpu();
+	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
+	struct sighting *g = sighting_of(cpu, k);
+	struct tally *c = tally_of(cpu, STAGE_TC_INGRESS, skb->ifindex);
+
+	sight_forget(g, k);
+	if (rarely(ctl.paused | ctl.no_marks || skb->vlan_present || marked(skb)))
+		return ingress_marked(skb, g, c);
+	if (BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL)
+		c->partial++;
+	return leave(c, REASON_JUDGED, NEXT);
+}
+
+static __noinline int egress_sighted(struct __sk_buff *skb, struct sighting *g, struct tally *c)
+{
+	struct slot *s = slot_at(g->bucket, g->way);
+	enum reason reason = learn(skb, bpf_cast_to_kern_ctx(skb), g, s);
+
+	if (reason > REASON_CHANGED && same_flow(s, &g->key, &g->in6))
+		s->why = reason;	/* for explain */
+	return leave(c, reason, NEXT);
 }
 
 SEC("tcx/egress")
 int shunt_egress(struct __sk_buff *skb)
 {
-	struct tally *c = tally_of(STAGE_TC_EGRESS, skb->ifindex);
+	__u32 cpu = this_cpu();
 	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
-	struct sighting *g = sighting_of(k);
-	enum reason reason;
-	struct slot *s;
+	struct sighting *g = sighting_of(cpu, k);
+	struct tally *c = tally_of(cpu, STAGE_TC_EGRESS, skb->ifindex);
 
-	if (!g)		/* never, as above */
-		return NEXT;
-	if (g->skb != (__u64)k)
+	if (mostly(g->skb != (__u64)k))
 		return leave(c, REASON_UNSIGHTED, NEXT);
 	g->skb = 0;
-	s = slot_at(g->bucket, g->way);
-	reason = learn(skb, k, g, s);
-	if (reason > REASON_CHANGED && same_flow(s, &g->key, &g->in6))
-		s->why = reason;	/* for explain */
-	return leave(c, reason, NEXT);
+	return egress_sighted(skb, g, c);
 }
 
 /* bpf2go emits an enum only if the object refers to it. */

@@ -42,7 +42,7 @@ static __noinline enum reason claim_aside(const struct flow *w)
 
 static __always_inline int out(const struct frame *f, enum reason reason, int verdict)
 {
-	return leave(tally_of(STAGE_XDP, f->port), reason, verdict);
+	return leave(tally_of(this_cpu(), STAGE_XDP, f->port), reason, verdict);
 }
 
 static __always_inline int punt(struct xdp_md *ctx, const struct frame *f, struct slot *s, enum reason reason)
@@ -64,7 +64,7 @@ enum { BULK = 16 };	/* DEV_MAP_BULK_SIZE */
  * right behind it. slot.count is twice the frames sent by then, plus one. */
 static __always_inline int poll_goes_on(struct slot *s)
 {
-	struct transmit *t = transmit_of(s->oif);
+	struct transmit *t = transmit_of(this_cpu(), s->oif);
 	__u32 last = s->count, now;
 
 	if (passed(s->lease + ctl.hz / 50 + 1, now_jiffies()))
@@ -150,6 +150,10 @@ static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 f
 	if (rarely(!s))
 		return unknown(ctx, f);
 	if (rarely(!flow_good(s, f, now))) {
+		if (flow_young(s, now) && !excluded(f) && !(f->proto == IPPROTO_TCP && ctl.tcp_off)) {
+			flow_one_more(s, f, now);
+			return out(f, REASON_BELOW_THRESHOLD, XDP_PASS);
+		}
 		reason = doubt(f, s, &at);
 		if (reason)
 			return punt(ctx, f, s, reason);

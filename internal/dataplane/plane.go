@@ -23,10 +23,11 @@ const ABIVersion = int(tcAbiABI_VERSION)
 // controlMap is the name of the section that bpf/maps.h puts struct control in.
 const controlMap = ".data.control"
 
-// What is one global variable in bpf/ is one value of a map here: the flow table, all rows
-// of counters, all rows of transmits.
+// What is one global variable in bpf/ is one value of a map here: the flow table, and all rows
+// of sightings, of counters, of transmits.
 const (
 	flowsMap     = ".data.flows"
+	sightingsMap = ".data.sightings"
 	countersMap  = ".data.counters"
 	transmitsMap = ".data.transmits"
 )
@@ -182,7 +183,8 @@ func (p *Plane) pin(kind, name string) string {
 
 func sizeSpecs(spec *ebpf.CollectionSpec, o Options) {
 	for name, size := range map[string]int{
-		flowsMap: o.Flows * int(tcAbiSLOT_SIZE), countersMap: cpus() * countersOfCPU, transmitsMap: cpus() * transmitsOfCPU,
+		flowsMap: o.Flows * int(tcAbiSLOT_SIZE), sightingsMap: cpus() * sightingsOfCPU,
+		countersMap: cpus() * countersOfCPU, transmitsMap: cpus() * transmitsOfCPU,
 	} {
 		m := spec.Maps[name]
 		if m == nil {

@@ -82,6 +82,7 @@ func (c *Counters) Add(o *Counters) {
 const (
 	tallySize      = int(unsafe.Sizeof(tcTally{}))
 	countersOfCPU  = int(tcStageSTAGES) * int(tcAbiMAX_PORTS) * tallySize
+	sightingsOfCPU = int(tcAbiSIGHTINGS) * int(tcAbiSIGHTING_SIZE)
 	transmitSize   = int(unsafe.Sizeof(tcTransmit{}))
 	transmitsOfCPU = int(tcAbiMAX_PORTS) * transmitSize
 )

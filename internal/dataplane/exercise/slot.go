@@ -87,11 +87,12 @@ const ways = 2
 
 // Control is struct control: what the daemon tells every packet.
 type Control struct {
-	Abi, Paused, Gen, Threshold, Idle uint32
-	Lease, LeaseLive, Beat, BeatMax   uint32
-	TcpOff, Hz, NoMarks               uint32
-	Secret                            [8]uint64
-	Mix                               uint64
+	Abi, Gen, Paused, NoMarks       uint32
+	Threshold, Idle                 uint32
+	Lease, LeaseLive, Beat, BeatMax uint32
+	TcpOff, Hz                      uint32
+	Secret                          [8]uint64
+	Mix                             uint64
 }
 
 // Place is where a slot is.
