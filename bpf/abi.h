@@ -24,6 +24,7 @@ enum abi {
 	TALLY = 64,		/* counters in a row: whole cache lines, no two CPUs share one */
 	SLOT_SIZE = 192,	/* three cache lines; an IPv4 hit in the first of four places touches two */
 	SIGHTING_SIZE = 128,	/* two */
+	GEN_NEVER = 0,		/* no generation has this number */
 	BUCKETS = 16,		/* in the object; the daemon makes the table as large as it is told to */
 };
 
@@ -206,7 +207,7 @@ struct sighting {
 	struct flow_words in6;
 	__u32 bucket;			/* where its slot is */
 	__u32 way;
-	__u32 gen;
+	__u32 gen, clock;
 	__u32 label;
 	__u32 len;			/* of the frame, without padding or trailer */
 	__u16 id;			/* IPv4 */
@@ -216,7 +217,7 @@ struct sighting {
 	__u8 partial;			/* CHECKSUM_PARTIAL: the field is a pseudo header's sum */
 	__u8 gso;
 	__u8 dmac[6], smac[6];
-	__u8 pad[30];
+	__u8 pad[26];
 };
 
 struct port {
@@ -238,6 +239,8 @@ struct control {
 	__u32 beat_max;			/* jiffies after which it counts as dead */
 	__u32 tcp_off;
 	__u32 hz;
+	__u32 clock;			/* raised before any change is obeyed: sightings from before teach nothing */
+	__u32 zero;
 	__u64 secret[8];		/* odd: keys of the flow hash, random per start from nothing */
 	__u64 mix;			/* odd: its multiplier for the second choice */
 };

@@ -10,18 +10,8 @@
 #ifndef SHUNT_LEARN_H
 #define SHUNT_LEARN_H
 
-#include "sight.h"
-#include "edit.h"
+#include "arm.h"
 #include "verdict.h"
-
-/* What is learned, gathered before the slot is touched. */
-struct lesson {
-	struct rewrite rw;
-	__u32 lease;		/* jiffies from now */
-	__u16 mtu;
-	__u8 flags;
-	__u8 scale, reverse_scale;	/* of the windows that the two sides advertise */
-};
 
 /* Does conntrack look at this family in this namespace? Its hook in PRE_ROUTING has a
  * priority of its own (ipv4_conntrack_ops); hook ops follow the hooks in memory. */
@@ -340,108 +330,6 @@ static __always_inline enum reason learn_header(const struct sighting *g, const 
 	return REASON_LEARNED;
 }
 
-static __always_inline int same_rewrite(const struct slot *s, const struct lesson *l, __u32 oif)
-{
-	const word *a = (const void *)&s->saddr, *b = (const void *)&l->rw;
-
-	for (int i = 0; i < 8; i++)
-		if (a[i] != b[i])
-			return 0;
-	if (family_of(&s->key) == 6) {
-		a = (const void *)&s->out6;
-		b = (const void *)&l->rw.out6;
-		for (int i = 0; i < 6; i++)
-			if (a[i] != b[i])
-				return 0;
-	}
-	return s->oif == oif && s->dscp_out == l->rw.dscp && s->mtu == l->mtu;
-}
-
-/* The only place where a slot becomes armed. */
-static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *skb, const struct sighting *g,
-					    const struct lesson *l)
-{
-	enum reason reason = REASON_LEARNED;
-	__u32 seq = OUR(s->seq);
-
-	if (!flow_lock(s, seq))
-		return REASON_BUSY;
-	if (!same_flow(s, &g->key, &g->in6) || s->state == SLOT_EMPTY || s->state == SLOT_CLOSED) {
-		flow_unlock(s);
-		return REASON_SLOT_LOST;
-	}
-	if (s->state == SLOT_ARMED) {
-		/* several packets are under way when a lease ends: the first one counts */
-		if (s->gen != g->gen || passed(s->lease, now_jiffies()))
-			s->renewals++;
-		reason = s->gen != g->gen || same_rewrite(s, l, skb->ifindex) ? REASON_RENEWED : REASON_CHANGED;
-	} else {
-		s->packets = 0;
-		s->bytes = 0;
-		s->renewals = 0;
-		s->born = now_jiffies();
-	}
-	s->gen = g->gen;
-	s->lease = now_jiffies() + l->lease;
-	s->state = SLOT_ARMED;
-	s->count = 0;
-	s->flags = l->flags | (s->given == s->taken || ctl.no_marks ? 0 : SLOT_DRAIN);
-	s->dscp_in = g->tos & 0xfc;
-	s->dscp_out = l->rw.dscp;
-	__builtin_memcpy(s->dmac_in, g->dmac, 12);
-	s->label_in = g->label;
-	s->mtu = l->mtu;
-	s->tcp_scale = l->scale;
-	s->why = REASON_HIT;
-	__builtin_memcpy(&s->saddr, &l->rw, 32);
-	if (family_of(&g->key) == 6)
-		s->out6 = l->rw.out6;
-	s->oif = skb->ifindex;
-	s->mark = skb->mark;
-	s->priority = skb->priority;
-	flow_unlock(s);
-	return reason;
-}
-
-/* A connection's other direction must be found from either side, so that one FIN or
- * RST closes both: give it a slot that knows its reverse key, if it has none. */
-static __always_inline void slot_pair(const struct slot *s, const struct lesson *l)
-{
-	struct flow_words w = {};
-	struct flow_key k;
-	struct place at = {};
-	struct slot *rev;
-
-	reverse_key(s, &k, &w);
-	rev = flow_find(&k, &w, &at);
-	if (!rev)
-		rev = flow_claim(&k, &w, &at);
-	if (!rev || rev->flags & SLOT_PAIRED || !flow_lock(rev, at.seq))
-		return;
-	rev->saddr = s->key.daddr;
-	rev->daddr = s->key.saddr;
-	rev->sport = s->key.dport;
-	rev->dport = s->key.sport;
-	__builtin_memcpy(rev->out6.saddr, s->in6.daddr, sizeof(rev->out6.saddr));
-	__builtin_memcpy(rev->out6.daddr, s->in6.saddr, sizeof(rev->out6.daddr));
-	rev->oif = port_of(&s->key);
-	rev->gen = s->gen;
-	rev->tcp_scale = l->reverse_scale;
-	rev->flags |= SLOT_PAIRED | (s->flags & SLOT_LIBERAL);
-	flow_unlock(rev);
-}
-
-/* The lease: stretched while the daemon beats, with jitter, so that flows that were
- * learned together do not all come back together. */
-static __always_inline __u32 lease_length(void)
-{
-	__u32 lease = ctl.lease;
-
-	if (!passed(ctl.beat + ctl.beat_max, now_jiffies()))
-		lease = ctl.lease_live;
-	return lease - lease / 8 + bpf_get_prandom_u32() % (lease / 4 + 1);
-}
-
 static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *k, const struct sighting *g,
 					 struct slot *s)
 {
@@ -463,7 +351,7 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 	if ((__u32)k->skb_iif != iif || (skb->len != g->len && !g->gso))
 		return REASON_OTHER_PACKET;
 	/* in this order: a pause is set before the generation is raised */
-	if (g->gen != ctl.gen || ctl.paused)
+	if (g->gen != ctl.gen || g->clock != ctl.clock || ctl.paused)
 		return REASON_OLD_GENERATION;
 	if (!in || !out)
 		return REASON_PORT_UNKNOWN;

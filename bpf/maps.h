@@ -2,7 +2,7 @@
 /*
  * maps.h: all maps, each with its writers and readers. All of them are pinned, so
  * the data path goes on without the daemon, and a new daemon finds it as it was.
- * The sizes of `flows`, `sightings`, `counters` and `transmits` are set at load time
+ * The sizes of `flows`, `armed`, `sightings`, `counters` and `transmits` are set at load time
  * (internal/dataplane).
  */
 #ifndef SHUNT_MAPS_H
@@ -16,11 +16,16 @@ volatile struct control ctl SEC(".data.control");
 
 /* The flow table: buckets of two slots, each key has two buckets (two choices).
  * TC ingress claims slots, TC egress learns into them, any stage closes them; XDP
- * and TC ingress repeat from them; the daemon only reads. One global variable (a map
- * with one value), so that a look-up is address arithmetic and no call, for which a
- * program would have to put aside what it holds in registers; the memory is bounded
- * and allocated once. The verifier takes offsets below 512 MB (BPF_MAX_VAR_OFF). */
+ * and TC ingress repeat from them; the daemon reads, and puts entries out of use
+ * (Plane.Forget). One global variable (a map with one value), so that a look-up is
+ * address arithmetic and no call, for which a program would have to put aside what it
+ * holds in registers; the memory is bounded and allocated once. The verifier takes
+ * offsets below 512 MB (BPF_MAX_VAR_OFF). */
 struct bucket flows[BUCKETS] SEC(".data.flows");
+
+/* One bit per slot: may be armed. TC egress sets them; the daemon, which goes through them when
+ * it must put entries out of use, clears those that are armed no longer. */
+__u64 armed[1] SEC(".data.armed");
 
 /* 32 less the binary logarithm of the number of buckets. */
 const volatile __u32 bucket_shift = 28;

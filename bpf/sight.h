@@ -34,7 +34,7 @@ static __always_inline __u16 l4_sum(const struct frame *f)
 }
 
 static __always_inline void sight(struct sighting *g, struct __sk_buff *skb, struct sk_buff *k,
-				  const struct frame *f, const struct place *at, __u32 gen)
+				  const struct frame *f, const struct place *at)
 {
 	struct iphdr *ip = f->l3;
 
@@ -43,7 +43,8 @@ static __always_inline void sight(struct sighting *g, struct __sk_buff *skb, str
 	g->key = f->key;
 	g->bucket = at->bucket;
 	g->way = at->way;
-	g->gen = gen;
+	g->gen = ctl.gen;	/* now: the kernel has not decided yet */
+	g->clock = ctl.clock;
 	g->label = label_of(f);
 	g->len = ETH_HLEN + f->l3_len;	/* ip_rcv_core() trims padding and trailers */
 	if (f->family == 4) {

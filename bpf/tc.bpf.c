@@ -145,7 +145,6 @@ static __always_inline int refuse(struct tally *c, struct frame *f, enum reason 
 static __always_inline int judge(struct __sk_buff *skb, struct sk_buff *k, struct frame *f, struct sighting *g,
 				 struct tally *c, const __u8 family, const int counted)
 {
-	__u32 gen = ctl.gen;
 	enum reason reason;
 	struct place at;
 	struct slot *s;
@@ -175,7 +174,7 @@ static __always_inline int judge(struct __sk_buff *skb, struct sk_buff *k, struc
 	if (!counted || ctl.no_marks || f->data + f->len > f->end)
 		reason = flow_slow(s, f, reason);
 	if (is_due(reason))
-		sight(g, skb, k, f, &at, gen);
+		sight(g, skb, k, f, &at);
 	return leave(c, reason, NEXT);
 }
 

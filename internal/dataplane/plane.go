@@ -27,6 +27,7 @@ const controlMap = ".data.control"
 // of sightings, of counters, of transmits.
 const (
 	flowsMap     = ".data.flows"
+	armedMap     = ".data.armed"
 	sightingsMap = ".data.sightings"
 	countersMap  = ".data.counters"
 	transmitsMap = ".data.transmits"
@@ -66,7 +67,8 @@ type Plane struct {
 	sent  *ebpf.Memory
 
 	refused map[int]error // ports without the XDP program that is wanted, by ifindex
-	raise   sync.Mutex    // Bump reads, then writes
+	table   table
+	raise   sync.Mutex // Bump reads, then writes; Forget clears bits that it alone reads
 
 	// TookOver tells that the maps and links of an earlier process were kept.
 	TookOver bool
@@ -183,7 +185,7 @@ func (p *Plane) pin(kind, name string) string {
 
 func sizeSpecs(spec *ebpf.CollectionSpec, o Options) {
 	for name, size := range map[string]int{
-		flowsMap: o.Flows * int(tcAbiSLOT_SIZE), sightingsMap: cpus() * sightingsOfCPU,
+		flowsMap: o.Flows * int(tcAbiSLOT_SIZE), armedMap: o.Flows / 8, sightingsMap: cpus() * sightingsOfCPU,
 		countersMap: cpus() * countersOfCPU, transmitsMap: cpus() * transmitsOfCPU,
 	} {
 		m := spec.Maps[name]
@@ -243,6 +245,9 @@ func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
 		if *memory, err = p.maps[name].Memory(); err != nil {
 			return fmt.Errorf("map %s: %w", name, err)
 		}
+	}
+	if err := p.mapTable(); err != nil {
+		return err
 	}
 	if pinned != nil {
 		return nil
@@ -373,7 +378,11 @@ func (p *Plane) Bump() {
 	p.raise.Lock()
 	defer p.raise.Unlock()
 	var c tcControl
-	p.setWord(unsafe.Offsetof(c.Gen), p.control().Gen+1)
+	next := p.control().Gen + 1
+	if next == uint32(tcAbiGEN_NEVER) {
+		next++
+	}
+	p.setWord(unsafe.Offsetof(c.Gen), next)
 }
 
 // Generation returns the current generation.

@@ -151,6 +151,7 @@ func TestMeanwhile(t *testing.T) {
 		{"being written", exercise.Flows, at(unsafe.Offsetof(slot.Seq)), 4, 7, "busy"},
 		{"a pause began", ".data.control", int64(unsafe.Offsetof(control.Paused)), 4, 1, "old_generation"},
 		{"a change was announced", ".data.control", int64(unsafe.Offsetof(control.Gen)), 4, b.Generation() + 1, "old_generation"},
+		{"a change of some flows was announced", ".data.control", int64(unsafe.Offsetof(control.Clock)), 4, b.Control().Clock + 1, "old_generation"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			check(t, b.Clear())

@@ -32,6 +32,7 @@ type Rig struct {
 	programs map[string]*ebpf.Program
 	maps     map[string]*ebpf.Map
 	flows    *ebpf.Memory
+	armed    *ebpf.Memory
 }
 
 // Flows is the name of the map that is the flow table.
@@ -96,6 +97,9 @@ func (r *Rig) attach(o Options) error {
 	}
 	r.programs, r.maps = r.Plane.Objects()
 	if r.flows, err = r.maps[Flows].Memory(); err != nil {
+		return err
+	}
+	if r.armed, err = r.maps[".data.armed"].Memory(); err != nil {
 		return err
 	}
 	if err := checkLayout(); err != nil {

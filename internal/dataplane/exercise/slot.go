@@ -90,7 +90,7 @@ type Control struct {
 	Abi, Gen, Paused, NoMarks       uint32
 	Threshold, Idle                 uint32
 	Lease, LeaseLive, Beat, BeatMax uint32
-	TcpOff, Hz                      uint32
+	TcpOff, Hz, Clock, Zero         uint32
 	Secret                          [8]uint64
 	Mix                             uint64
 }
@@ -147,9 +147,18 @@ func (r *Rig) Put(s Slot) (Place, error) {
 	return at, r.PutAt(at, s)
 }
 
-// PutAt writes a slot anywhere.
+// PutAt writes a slot anywhere, and tells of an armed one as learning does.
 func (r *Rig) PutAt(at Place, s Slot) error {
-	_, err := r.flows.WriteAt(bytesOf(&s), r.Offset(at))
+	if _, err := r.flows.WriteAt(bytesOf(&s), r.Offset(at)); err != nil || s.State != Armed {
+		return err
+	}
+	n := at.Bucket*ways + at.Way
+	var bits [1]byte
+	if _, err := r.armed.ReadAt(bits[:], int64(n/8)); err != nil {
+		return err
+	}
+	bits[0] |= 1 << (n % 8)
+	_, err := r.armed.WriteAt(bits[:], int64(n/8))
 	return err
 }
 

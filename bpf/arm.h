@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * arm.h: a lesson becomes an entry. learn.h has judged the packet; here its slot is written,
+ * its lease given, and its reverse direction paired with it. Called by learn() alone.
+ */
+#ifndef SHUNT_ARM_H
+#define SHUNT_ARM_H
+
+#include "sight.h"
+#include "edit.h"
+#include "verdict.h"
+
+/* What is learned, gathered before the slot is touched. */
+struct lesson {
+	struct rewrite rw;
+	__u32 lease;		/* jiffies from now */
+	__u16 mtu;
+	__u8 flags;
+	__u8 scale, reverse_scale;	/* of the windows that the two sides advertise */
+};
+
+static __always_inline int same_rewrite(const struct slot *s, const struct lesson *l, __u32 oif)
+{
+	const word *a = (const void *)&s->saddr, *b = (const void *)&l->rw;
+
+	for (int i = 0; i < 8; i++)
+		if (a[i] != b[i])
+			return 0;
+	if (family_of(&s->key) == 6) {
+		a = (const void *)&s->out6;
+		b = (const void *)&l->rw.out6;
+		for (int i = 0; i < 6; i++)
+			if (a[i] != b[i])
+				return 0;
+	}
+	return s->oif == oif && s->dscp_out == l->rw.dscp && s->mtu == l->mtu;
+}
+
+/* The daemon may be told of a change between sighting and now, and go through the armed slots
+ * (Plane.Forget) before this one was among them. It raises the clock first and looks
+ * then; here the slot is among them first, and then the clock is looked at: on x86 a locked
+ * instruction is a full barrier, so one of the two sees the other. */
+static __always_inline void slot_tell(struct slot *s, const struct sighting *g)
+{
+	__u32 n = (g->bucket >> bucket_shift) * WAYS + g->way % WAYS;
+	__u64 *bits = armed;
+
+	forget(bits);		/* that there was one word of them when it was compiled */
+	__sync_fetch_and_or(&bits[n / 64], 1ull << n % 64);
+	asm volatile("" ::: "memory");
+	if (g->clock != ctl.clock)
+		s->gen = GEN_NEVER;
+}
+
+/* The only place where a slot becomes armed. */
+static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *skb, const struct sighting *g,
+					    const struct lesson *l)
+{
+	enum reason reason = REASON_LEARNED;
+	__u32 seq = OUR(s->seq);
+
+	if (!flow_lock(s, seq))
+		return REASON_BUSY;
+	if (!same_flow(s, &g->key, &g->in6) || s->state == SLOT_EMPTY || s->state == SLOT_CLOSED) {
+		flow_unlock(s);
+		return REASON_SLOT_LOST;
+	}
+	if (s->state == SLOT_ARMED) {
+		/* several packets are under way when a lease ends: the first one counts */
+		if (s->gen != g->gen || passed(s->lease, now_jiffies()))
+			s->renewals++;
+		reason = s->gen != g->gen || same_rewrite(s, l, skb->ifindex) ? REASON_RENEWED : REASON_CHANGED;
+	} else {
+		s->packets = 0;
+		s->bytes = 0;
+		s->renewals = 0;
+		s->born = now_jiffies();
+	}
+	s->gen = g->gen;
+	s->lease = now_jiffies() + l->lease;
+	s->state = SLOT_ARMED;
+	s->count = 0;
+	s->flags = l->flags | (s->given == s->taken || ctl.no_marks ? 0 : SLOT_DRAIN);
+	s->dscp_in = g->tos & 0xfc;
+	s->dscp_out = l->rw.dscp;
+	__builtin_memcpy(s->dmac_in, g->dmac, 12);
+	s->label_in = g->label;
+	s->mtu = l->mtu;
+	s->tcp_scale = l->scale;
+	s->why = REASON_HIT;
+	__builtin_memcpy(&s->saddr, &l->rw, 32);
+	if (family_of(&g->key) == 6)
+		s->out6 = l->rw.out6;
+	s->oif = skb->ifindex;
+	s->mark = skb->mark;
+	s->priority = skb->priority;
+	flow_unlock(s);
+	slot_tell(s, g);
+	return reason;
+}
+
+/* A connection's other direction must be found from either side, so that one FIN or
+ * RST closes both: give it a slot that knows its reverse key, if it has none. */
+static __always_inline void slot_pair(const struct slot *s, const struct lesson *l)
+{
+	struct flow_words w = {};
+	struct flow_key k;
+	struct place at = {};
+	struct slot *rev;
+
+	reverse_key(s, &k, &w);
+	rev = flow_find(&k, &w, &at);
+	if (!rev)
+		rev = flow_claim(&k, &w, &at);
+	if (!rev || rev->flags & SLOT_PAIRED || !flow_lock(rev, at.seq))
+		return;
+	rev->saddr = s->key.daddr;
+	rev->daddr = s->key.saddr;
+	rev->sport = s->key.dport;
+	rev->dport = s->key.sport;
+	__builtin_memcpy(rev->out6.saddr, s->in6.daddr, sizeof(rev->out6.saddr));
+	__builtin_memcpy(rev->out6.daddr, s->in6.saddr, sizeof(rev->out6.daddr));
+	rev->oif = port_of(&s->key);
+	rev->gen = s->gen;
+	rev->tcp_scale = l->reverse_scale;
+	rev->flags |= SLOT_PAIRED | (s->flags & SLOT_LIBERAL);
+	flow_unlock(rev);
+}
+
+/* The lease: stretched while the daemon beats, with jitter, so that flows that were
+ * learned together do not all come back together. */
+static __always_inline __u32 lease_length(void)
+{
+	__u32 lease = ctl.lease;
+
+	if (!passed(ctl.beat + ctl.beat_max, now_jiffies()))
+		lease = ctl.lease_live;
+	return lease - lease / 8 + bpf_get_prandom_u32() % (lease / 4 + 1);
+}
+
+#endif
