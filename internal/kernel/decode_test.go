@@ -2,8 +2,6 @@ package kernel
 
 import (
 	"encoding/binary"
-	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/mdlayher/netlink"
@@ -90,29 +88,6 @@ func TestDecodeChain(t *testing.T) {
 	}
 }
 
-// News of bridge ports and wireless scans are not news of the link.
-func TestLinkEvents(t *testing.T) {
-	name := func(ae *netlink.AttributeEncoder) { ae.String(unix.IFLA_IFNAME, "wlan0") }
-	scan := func(ae *netlink.AttributeEncoder) {
-		name(ae)
-		ae.Bytes(unix.IFLA_WIRELESS, make([]byte, 8))
-	}
-	for _, c := range []struct {
-		m    netlink.Message
-		want bool
-	}{
-		{message(t, unix.RTM_NEWLINK, unix.SizeofIfInfomsg, unix.AF_UNSPEC, name), true},
-		{message(t, unix.RTM_DELLINK, unix.SizeofIfInfomsg, unix.AF_UNSPEC, name), true},
-		{message(t, unix.RTM_NEWLINK, unix.SizeofIfInfomsg, unix.AF_BRIDGE, name), false},
-		{message(t, unix.RTM_NEWLINK, unix.SizeofIfInfomsg, unix.AF_UNSPEC, scan), false},
-	} {
-		e, tell, err := (&routeDecoder{}).decode(c.m)
-		if err != nil || tell != c.want || e.Name != "wlan0" || e.Deleted != (c.m.Header.Type == unix.RTM_DELLINK) {
-			t.Errorf("%+v: %+v, %v, %v", c.m.Header, e, tell, err)
-		}
-	}
-}
-
 func TestDecodeXDPAttached(t *testing.T) {
 	l, err := decodeLink(message(t, unix.RTM_NEWLINK, unix.SizeofIfInfomsg, unix.AF_UNSPEC, func(ae *netlink.AttributeEncoder) {
 		nest(ae, unix.IFLA_XDP, func(ae *netlink.AttributeEncoder) {
@@ -138,10 +113,13 @@ func TestShortMessages(t *testing.T) {
 }
 
 var routeTypes = []netlink.HeaderType{unix.RTM_NEWLINK, unix.RTM_NEWNEIGH, unix.RTM_NEWADDR, unix.RTM_NEWROUTE,
-	unix.RTM_NEWRULE, unix.RTM_NEWNEXTHOP, unix.RTM_NEWQDISC, unix.RTM_NEWTFILTER, unix.RTM_NEWNETCONF}
+	unix.RTM_NEWRULE, unix.RTM_NEWNEXTHOP, unix.RTM_NEWQDISC, unix.RTM_NEWTFILTER, unix.RTM_NEWNETCONF,
+	unix.RTM_DELLINK, unix.RTM_DELNEIGH, unix.RTM_DELNEXTHOP}
 
 func newRouteDecoder() *routeDecoder {
-	return &routeDecoder{neighbours: make(map[endpoint]string), forgotten: make(map[endpoint]string), addresses: make(map[address]uint32)}
+	d := &routeDecoder{}
+	d.reset()
+	return d
 }
 
 // neighbour is the kernel's message about a host of 10.0.0.0/8.
@@ -202,48 +180,4 @@ func TestManyDeletedNeighbours(t *testing.T) {
 	if lost != 1 {
 		t.Errorf("the loss was told %d times, want once", lost)
 	}
-}
-
-// FuzzDecode feeds every decoder, which must neither panic nor hang. Its seeds are
-// what this kernel says.
-func FuzzDecode(f *testing.F) {
-	for _, typ := range []netlink.HeaderType{unix.RTM_GETLINK, unix.RTM_GETNEIGH, unix.RTM_GETADDR, unix.RTM_GETROUTE, unix.RTM_GETQDISC} {
-		messages, err := dump(unix.NETLINK_ROUTE, typ, make([]byte, sizeofTcmsg))
-		if err != nil {
-			f.Fatal(err)
-		}
-		for _, m := range messages {
-			f.Add(uint16(m.Header.Type), m.Data)
-		}
-	}
-	for _, m := range []netlink.Message{flowtable(f), chain(f, unix.NFPROTO_NETDEV, 0)} {
-		f.Add(uint16(m.Header.Type), m.Data)
-	}
-	tuple := Tuple{Proto: unix.IPPROTO_TCP, Source: netip.MustParseAddrPort("192.0.2.1:80"), Destination: netip.MustParseAddrPort("192.0.2.2:80")}
-	request, err := tcpRequest(tuple, liberal, 0)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(uint16(ctNew), request)
-
-	names := map[string]uint32{"rx-vlan-hw-parse": 9, "rx-gro": 70}
-	f.Fuzz(func(t *testing.T, typ uint16, data []byte) {
-		m := netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(typ)}, Data: data}
-		route := newRouteDecoder()
-		for _, as := range append(slices.Clone(routeTypes), m.Header.Type) {
-			route.decode(netlink.Message{Header: netlink.Header{Type: as}, Data: data})
-		}
-		for _, decode := range []func(netlink.Message) (nftHook, error){decodeChain, decodeFlowtable} {
-			if h, err := decode(m); err == nil {
-				_ = h.on("eth0")
-				_ = h.String()
-			}
-		}
-		decodeConnection(m)
-		decodeGeneration(m)
-		netdevDecoder(typ)(m)
-		decodeTC(m)
-		decodeOffloads(data, names)
-		decodeStrings(data, make(map[string]uint32))
-	})
 }
