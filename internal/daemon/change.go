@@ -7,19 +7,39 @@ import (
 	"shunt/internal/kernel"
 )
 
-// change gathers events that come together.
+const (
+	coalesce = 10 * time.Millisecond // events that belong together
+	// A flood of changes that touch everything must not keep all flows slow: some are
+	// obeyed one by one, those behind them together.
+	bumpsAtOnce = 10
+	bumpsApart  = 100 * time.Millisecond
+	// To find what a change touched among very many flows takes time: so many times as long
+	// passes before it is done again.
+	restAfter = 4
+)
+
+// change is what events that come together have touched, and when it is due.
 type change struct {
-	timer   *time.Timer
-	pending bool
-	ports   bool // ports must be looked at again
-	stale   bool // what was learned may be wrong
-	bumped  time.Time
+	touched
+	timer  *time.Timer
+	window bool          // the timer runs to the end of a window
+	rest   time.Time     // no window ends before
+	budget budget        // of bumps for everything
+	looks  budget        // of looks at the ports
+	lease  time.Duration // unheard ends cost a bump once for each lease, after which it would be
+	made   time.Time     // up for itself; the last one
+}
+
+func newChange(lease time.Duration) *change {
+	c := &change{timer: time.NewTimer(time.Hour), lease: lease}
+	c.timer.Stop()
+	return c
 }
 
 // follow obeys what is announced, however slowly the kernel answers meanwhile, and sends on
 // look when ports must be looked at again. It ends with ctx.
 func (d *Daemon) follow(ctx context.Context, events <-chan kernel.Event, look chan<- bool) {
-	c := newChange()
+	c := newChange(d.cfg.Lease)
 	defer c.timer.Stop()
 	for {
 		select {
@@ -36,56 +56,93 @@ func (d *Daemon) follow(ctx context.Context, events <-chan kernel.Event, look ch
 	}
 }
 
-func newChange() *change {
-	c := &change{timer: time.NewTimer(time.Hour)}
-	c.timer.Stop()
-	return c
-}
-
-// announce notes what an event is about and sees to it that it is obeyed: within 10 ms,
-// or 100 ms after the last time if events rain.
+// announce notes what an event touches and sees to it that it is obeyed within 10 ms.
 func (d *Daemon) announce(e kernel.Event, c *change) {
 	d.mu.Lock()
 	d.events[e.Kind.String()]++
 	d.mu.Unlock()
-	switch e.Kind {
-	case kernel.EventLink, kernel.EventQdisc, kernel.EventFilter, kernel.EventXDPFeatures:
-		c.ports = true
-		c.stale = c.stale || e.Kind == kernel.EventLink
-	case kernel.EventNftables, kernel.EventResync: // a chain may hook a port
-		c.ports, c.stale = true, true
-	case kernel.EventNeigh:
-		// The kernel forgets neighbours that it does not hear of, which repeated packets
-		// do not change; the next renewal resolves them again. A failure, and another MAC
-		// even after that, are announced as changes.
-		c.stale = c.stale || !e.Deleted
-		if e.Deleted {
-			return
-		}
-	default:
-		c.stale = true
-	}
-	if c.pending {
+	c.add(e, d.isPort)
+	if c.window || c.nothing() {
 		return
 	}
-	c.pending = true
-	wait := coalesce
-	if since := time.Since(c.bumped); since < bumpsApart {
-		wait = max(wait, bumpsApart-since)
-	}
-	c.timer.Reset(wait)
+	c.window = true
+	c.timer.Reset(max(coalesce, time.Until(c.rest)))
 }
 
-func (d *Daemon) obey(c *change, look chan<- bool) {
-	if c.stale {
-		d.plane.Bump()
-		c.bumped = time.Now()
+// isPort tells whether flows go out by an interface.
+func (d *Daemon) isPort(index int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.shown {
+		if p.link.Index == index {
+			return p.decision.Attach
+		}
 	}
-	if c.ports {
+	return false
+}
+
+// obey is the end of a window. What is touched must prove itself again, and nothing else.
+func (d *Daemon) obey(c *change, look chan<- bool) {
+	now := time.Now()
+	if c.ports && c.looks.take(now) {
+		c.ports = false
 		select {
 		case look <- true:
 		default: // they will be looked at anyway
 		}
 	}
-	c.pending, c.ports, c.stale = false, false, false
+	if c.unheard && now.Sub(c.made) >= c.lease {
+		c.unheard, c.made, c.all = false, now, true
+	}
+	if c.all && c.budget.take(now) {
+		d.plane.Bump()
+		c.all = false
+	} else if scopes := c.scopes(); len(scopes) > 0 {
+		d.plane.Forget(scopes)
+		c.rest = time.Now().Add(restAfter * time.Since(now))
+	}
+	c.adjacencies, c.prefixes, c.ended = nil, nil, nil
+	c.window = false
+	c.wait(now)
 }
+
+// wait sets the timer for what could not be obeyed yet.
+func (c *change) wait(now time.Time) {
+	next := time.Duration(-1)
+	sooner := func(is bool, in time.Duration) {
+		if is && (next < 0 || in < next) {
+			next = in
+		}
+	}
+	sooner(c.all, c.budget.next(now))
+	sooner(c.ports, c.looks.next(now))
+	sooner(c.unheard, c.lease-now.Sub(c.made))
+	if next >= 0 {
+		c.timer.Reset(next)
+	}
+}
+
+// budget is a token bucket for what costs much.
+type budget struct {
+	spent int // of bumpsAtOnce
+	at    time.Time
+}
+
+// take tells whether it may be done once more now.
+func (b *budget) take(now time.Time) bool {
+	back := int(now.Sub(b.at) / bumpsApart)
+	if back >= b.spent {
+		b.spent, b.at = 0, now
+	} else {
+		b.spent -= back
+		b.at = b.at.Add(time.Duration(back) * bumpsApart)
+	}
+	if b.spent == bumpsAtOnce {
+		return false
+	}
+	b.spent++
+	return true
+}
+
+// next is how long it is until that is so again, after take() was asked at the same time.
+func (b *budget) next(now time.Time) time.Duration { return bumpsApart - now.Sub(b.at) }

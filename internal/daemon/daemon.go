@@ -7,8 +7,8 @@
 //
 // One goroutine owns the ports (loop in this file) and asks the kernel about them without
 // a lock; the API reads what it showed of them last. Another one (follow) obeys what the
-// kernel announces, and waits for nobody. Limits: one daemon serves one network namespace,
-// and every announced change makes all flows prove themselves again.
+// kernel announces, and waits for nobody: what a change can have touched must prove itself
+// again (scope.go). Limit: one daemon serves one network namespace.
 package daemon
 
 import (
@@ -36,8 +36,6 @@ const (
 	beatEvery    = 500 * time.Millisecond // the data path takes it for dead after 3 s
 	healthEvery  = 50 * time.Millisecond  // frames that a driver refuses
 	reviewEvery  = time.Second            // wire behaviour of peers, lease, tcx programs
-	coalesce     = 10 * time.Millisecond  // events that belong together
-	bumpsApart   = 100 * time.Millisecond // a flood of events must not keep all flows slow
 	losesHoldOff = 30 * time.Second       // an egress that lost frames gets no XDP for so long
 	bumpEvery    = 24 * time.Hour         // jiffies are 32 bits: after weeks an old lease would seem to run again
 )

@@ -124,10 +124,12 @@ func (p *Plane) Apply(want []Attach) map[int]error {
 			failed[a.Index] = err
 		}
 	}
+	p.raise.Lock()
+	p.ports = next
+	p.raise.Unlock()
 	if changed {
 		p.Bump()
 	}
-	p.ports = next
 	return failed
 }
 

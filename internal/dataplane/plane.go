@@ -68,7 +68,7 @@ type Plane struct {
 
 	refused map[int]error // ports without the XDP program that is wanted, by ifindex
 	table   table
-	raise   sync.Mutex // Bump reads, then writes; Forget clears bits that it alone reads
+	raise   sync.Mutex // Bump reads, then writes; Forget clears bits that it alone reads, and reads ports
 
 	// TookOver tells that the maps and links of an earlier process were kept.
 	TookOver bool

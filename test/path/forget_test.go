@@ -47,6 +47,8 @@ func TestForget(t *testing.T) {
 		{"out by another", []dataplane.Scope{{Out: b.LANIndex}}, []bool{false, false, false}},
 		{"out to a MAC", []dataplane.Scope{{Out: b.WANIndex, MAC: b.Server.MAC}}, []bool{true, true, true}},
 		{"out to another", []dataplane.Scope{{Out: b.WANIndex, MAC: elsewhere}}, []bool{false, false, false}},
+		{"to a MAC by any", []dataplane.Scope{{MAC: b.Server.MAC}}, []bool{true, true, true}},
+		{"to another by any", []dataplane.Scope{{MAC: elsewhere}}, []bool{false, false, false}},
 		{"in", []dataplane.Scope{{In: b.LANIndex}}, []bool{true, true, true}},
 		{"in by another", []dataplane.Scope{{In: b.WANIndex}}, []bool{false, false, false}},
 		{"connection", []dataplane.Scope{tuple("192.0.2.7:1000", "198.51.100.9:2000", 17)}, []bool{true, false, false}},
