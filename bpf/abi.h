@@ -26,6 +26,7 @@ enum abi {
 	SIGHTING_SIZE = 128,	/* two */
 	GEN_NEVER = 0,		/* no generation has this number */
 	BUCKETS = 16,		/* in the object; the daemon makes the table as large as it is told to */
+	SAMPLES = 256,		/* remembered packets without a slot, per CPU: the hash has 8 bits */
 };
 
 /*
@@ -283,11 +284,32 @@ struct event {
 	__u32 saddr[4], daddr[4];	/* IPv4: the first word */
 };
 
+/* A packet that no slot remembers, per CPU, for explain. */
+struct sample {
+	__u32 seq;			/* odd while it is written */
+	__u32 seen;			/* jiffies of the last such packet */
+	struct flow_key key;		/* ports are 0 where they cannot be told */
+	struct flow_words in6;
+	__u32 packets;			/* that were looked at since it is here */
+	__u16 tag;			/* VLAN id, 0: none */
+	__u8 reason;			/* enum reason */
+	__u8 portless;			/* ports cannot be told: a fragment, or the packet is cut short */
+	__u64 zero;
+};
+
+/* A CPU's samples. At most so many are taken in a jiffy: a flood costs no more than that. */
+struct notebook {
+	__u32 jiffy, left;
+	__u64 zero[7];
+	struct sample samples[SAMPLES];
+};
+
 _Static_assert((int)REASONS < (int)TALLY, "tally");
 _Static_assert(sizeof(struct flow_key) == 16, "flow_key");
 _Static_assert(sizeof(struct sighting) == SIGHTING_SIZE, "sighting");
 _Static_assert(sizeof(struct slot) == SLOT_SIZE, "slot");
 _Static_assert(__builtin_offsetof(struct slot, saddr) == 64, "line 1");
 _Static_assert(__builtin_offsetof(struct slot, in6) == 128, "line 2");
+_Static_assert(sizeof(struct sample) == 64, "sample");
 
 #endif

@@ -87,7 +87,7 @@ static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *sk
 	s->label_in = g->label;
 	s->mtu = l->mtu;
 	s->tcp_scale = l->scale;
-	s->why = REASON_HIT;
+	s->why = reason;
 	__builtin_memcpy(&s->saddr, &l->rw, 32);
 	if (family_of(&g->key) == 6)
 		s->out6 = l->rw.out6;

@@ -9,6 +9,7 @@
 
 #include "parse.h"
 #include "flow.h"
+#include "sample.h"
 
 /* A SYN, FIN or RST, copied out of its frame so that the rare case does not keep the
  * frame of the common one in memory. */
@@ -87,15 +88,18 @@ static __always_inline void flow_fetch(const struct flow_key *k, const struct fl
 }
 
 /* `seq` as flow_find() read it; if a writer was faster, it may have armed the slot just
- * now: look again, once. SYN (to SEEN): what is known is of an older connection. */
+ * now: look again, once. TCP_SYN (to SEEN): what is known is of an older connection. */
 static __always_inline void slot_close(struct slot *s, __u32 seq, const struct flow_key *k,
-				       const struct flow_words *w, enum slot_state state, __u32 lease)
+				       const struct flow_words *w, enum reason why, __u32 lease)
 {
+	enum slot_state state = why == REASON_TCP_CLOSE ? SLOT_CLOSED : SLOT_SEEN;
+
 	for (int i = 0; i < 2; i++, seq = OUR(s->seq)) {
 		if (!flow_lock(s, seq))
 			continue;
 		if (same_flow(s, k, w)) {
 			s->state = state;
+			s->why = why;
 			s->count = 0;
 			s->lease = lease;
 			if (state == SLOT_SEEN) {
@@ -118,29 +122,33 @@ __noinline enum reason flow_close(const struct closing *c)
 	struct flow_key k;
 	struct place at = {}, back = {};
 	__u32 until = now_jiffies();
-	enum slot_state state = SLOT_SEEN;
 
 	if (!c)			/* never, but the verifier asks */
 		return REASON_TCP_CLOSE;
 	flow_fetch(&c->key, &c->in6);
 	s = flow_find(&c->key, &c->in6, &at);
-	if (!s)
+	if (!s) {
+		sample_keep(&c->key, &c->in6, about(c->reason, 0, 0));
 		return c->reason;
+	}
 	if (s->flags & SLOT_PAIRED) {
 		reverse_key(s, &k, &w);
 		rev = flow_find(&k, &w, &back);
 	}
 	if (c->reason == REASON_TCP_CLOSE) {
 		/* what was not watched all along (a pause, another generation) is no evidence */
-		if (!plausible(c->seq, s, rev))
-			return s->flags & SLOT_LIBERAL && s->gen == ctl.gen ? REASON_TCP_IMPLAUSIBLE : c->reason;
+		if (!plausible(c->seq, s, rev)) {
+			if (!(s->flags & SLOT_LIBERAL) || s->gen != ctl.gen)
+				return c->reason;
+			sample_keep(&c->key, &c->in6, about(REASON_TCP_IMPLAUSIBLE, 0, 0));
+			return REASON_TCP_IMPLAUSIBLE;
+		}
 		tell_reset(c, s, rev);
-		state = SLOT_CLOSED;
 		until += ctl.lease;
 	}
-	slot_close(s, at.seq, &c->key, &c->in6, state, until);
+	slot_close(s, at.seq, &c->key, &c->in6, c->reason, until);
 	if (rev)
-		slot_close(rev, back.seq, &k, &w, state, until);
+		slot_close(rev, back.seq, &k, &w, c->reason, until);
 	return c->reason;
 }
 

@@ -2,8 +2,8 @@
 /*
  * maps.h: all maps, each with its writers and readers. All of them are pinned, so
  * the data path goes on without the daemon, and a new daemon finds it as it was.
- * The sizes of `flows`, `armed`, `sightings`, `counters` and `transmits` are set at load time
- * (internal/dataplane).
+ * The sizes of `flows`, `armed`, `sightings`, `counters`, `notebooks` and `transmits` are set at
+ * load time (internal/dataplane).
  */
 #ifndef SHUNT_MAPS_H
 #define SHUNT_MAPS_H
@@ -50,6 +50,9 @@ static __always_inline void *row_of(void *table, __u32 cpu, __u32 rows, __u32 n,
 	forget(table);		/* that it was for one CPU when it was compiled */
 	return table + (__u64)(cpu * rows + n) * size;
 }
+
+/* sample_keep() writes; the daemon reads. For each CPU one. */
+struct notebook notebooks[1] SEC(".data.notebooks");
 
 /* By ifindex. The daemon writes; TC egress reads when it learns. */
 struct {

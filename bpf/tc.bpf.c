@@ -10,6 +10,7 @@
 #include "edit.h"
 #include "sight.h"
 #include "learn.h"
+#include "sample.h"
 
 enum { HEADERS = ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct tcphdr), PACKET_HOST = 0 };
 
@@ -129,13 +130,35 @@ struct first {
  * for any arguments, and not again for each call. */
 __noinline int claim_aside(struct first *p)
 {
-	return p && flow_claim(&p->key, &p->in6, &p->at);
+	if (!p)			/* never, but the verifier asks */
+		return 0;
+	if (flow_claim(&p->key, &p->in6, &p->at))
+		return 1;
+	sample_keep(&p->key, &p->in6, about(REASON_TABLE_FULL, 0, 0));
+	return 0;
 }
 
-static __always_inline int refuse(struct tally *c, struct frame *f, enum reason reason)
+/* For explain. Not static, as claim_aside() is not. */
+__noinline int sample_aside(struct __sk_buff *skb, __u32 reason)
+{
+	sample_frame((void *)(long)skb->data, (void *)(long)skb->data_end, skb->ifindex,
+		     skb->vlan_present ? skb->vlan_tci : 0, reason);
+	return 0;
+}
+
+/* Out by a reason that no slot remembers. */
+static __always_inline int refused(struct __sk_buff *skb, struct tally *c, enum reason reason)
+{
+	leave(c, reason, NEXT);
+	sample_aside(skb, reason);
+	return NEXT;
+}
+
+/* What parse.h found a reason in. */
+static __always_inline int refuse(struct __sk_buff *skb, struct tally *c, struct frame *f, enum reason reason)
 {
 	if (reason != REASON_TCP_CLOSE && reason != REASON_TCP_SYN)
-		return leave(c, reason, NEXT);
+		return refused(skb, c, reason);
 	reason = close_by(f, reason);
 	return leave(c, reason, reason == REASON_TCP_IMPLAUSIBLE ? DROP : NEXT);
 }
@@ -151,7 +174,7 @@ static __always_inline int judge(struct __sk_buff *skb, struct sk_buff *k, struc
 
 	reason = parse(f, family);
 	if (rarely(reason))
-		return refuse(c, f, reason);
+		return refuse(skb, c, f, reason);
 	if (!take_frame(f, skb))
 		return leave(c, REASON_RUNT, NEXT);
 	if (ctl.tcp_off && f->proto == IPPROTO_TCP)
@@ -191,11 +214,11 @@ static __always_inline int ingress(struct __sk_buff *skb, struct sighting *g, st
 	if (BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL)
 		c->partial++;
 	if (skb->vlan_present)
-		return leave(c, REASON_VLAN_TAG, NEXT);
+		return refused(skb, c, REASON_VLAN_TAG);
 	f.port = skb->ifindex;
 	reason = inspect(skb, k, &f);
 	if (reason)
-		return leave(c, reason, NEXT);
+		return refused(skb, c, reason);
 	if (f.family == 4)
 		return judge(skb, k, &f, g, c, 4, after_xdp);
 	return judge(skb, k, &f, g, c, 6, after_xdp);
@@ -239,7 +262,9 @@ static __noinline int egress_sighted(struct __sk_buff *skb, struct sighting *g, 
 	struct slot *s = slot_at(g->bucket, g->way);
 	enum reason reason = learn(skb, bpf_cast_to_kern_ctx(skb), g, s);
 
-	if (reason > REASON_CHANGED && same_flow(s, &g->key, &g->in6))
+	if (reason == REASON_SLOT_LOST)
+		sample_keep(&g->key, &g->in6, about(reason, 0, 0));
+	else if (reason > REASON_CHANGED && same_flow(s, &g->key, &g->in6))
 		s->why = reason;	/* for explain */
 	return leave(c, reason, NEXT);
 }
@@ -270,6 +295,7 @@ const struct {
 	enum event_kind event_kind;
 	enum mark_magic mark_magic;
 	struct event event;
+	struct notebook notebook;
 	struct transmit transmit;
 } *names __attribute__((unused));
 

@@ -7,6 +7,7 @@
 #include "parse.h"
 #include "close.h"
 #include "edit.h"
+#include "sample.h"
 
 /* TC ingress must look at this packet too. */
 static __always_inline void mark(struct xdp_md *ctx)
@@ -33,11 +34,15 @@ static __noinline enum reason claim_aside(const struct flow *w)
 	struct place at;
 	struct slot *s = flow_claim(&w->key, &w->in6, &at);
 
-	if (!s)
+	if (!s) {
+		sample_keep(&w->key, &w->in6, about(REASON_TABLE_FULL, 0, 0));
 		return REASON_TABLE_FULL;
+	}
 	s->count = 1;
-	s->given = ctl.threshold <= 1;
-	return ctl.threshold <= 1 ? REASON_LEARNING : REASON_BELOW_THRESHOLD;
+	if (ctl.threshold > 1)
+		return REASON_BELOW_THRESHOLD;
+	s->given = 1;
+	return s->why = REASON_LEARNING;
 }
 
 static __always_inline int out(const struct frame *f, enum reason reason, int verdict)
@@ -84,6 +89,37 @@ static __always_inline enum reason excluded(const struct frame *f)
 	return is_group(f) ? REASON_NOT_HOST : REASON_HIT;
 }
 
+/* Why a frame that holds no whole IP header and what flows are told apart by is not for us. */
+static __always_inline enum reason why_not_whole(const struct frame *f)
+{
+	__u32 type;
+
+	if (!within(f, f->data, ETH_HLEN))
+		return REASON_MALFORMED;
+	type = ether_type(f);
+	return type == wire16(ETH_P_IP) || type == wire16(ETH_P_IPV6) ? REASON_RUNT : why_not_ip(type);
+}
+
+/* Out to the kernel by a reason that no slot remembers; HIT: it is still to be found. It asks
+ * for the context alone, and so for no register on the way of a hit. Not static, as
+ * flow_close() is not. */
+__noinline int refused(struct xdp_md *ctx, __u32 reason)
+{
+	struct frame f;
+
+	f.data = (void *)(long)ctx->data;
+	f.end = (void *)(long)ctx->data_end;
+	f.port = ctx->ingress_ifindex;
+	if (!reason)
+		reason = ctl.paused ? REASON_PAUSED : why_not_whole(&f);
+	/* the rest of a long frame is in fragments, which TC need not care about */
+	if ((reason == REASON_MALFORMED || reason == REASON_RUNT) && bpf_xdp_get_buff_len(ctx) > f.end - f.data)
+		return punt(ctx, &f, 0, REASON_TC_WAY);
+	if (reason != REASON_PAUSED)
+		sample_frame(f.data, f.end, f.port, 0, reason);
+	return out(&f, reason, XDP_PASS);
+}
+
 /* What parse.h found a reason in. */
 static __always_inline int refuse(struct xdp_md *ctx, struct frame *f, enum reason reason)
 {
@@ -95,9 +131,7 @@ static __always_inline int refuse(struct xdp_md *ctx, struct frame *f, enum reas
 		reason = close_by(f, reason);
 		return out(f, reason, reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
 	}
-	if (reason == REASON_MALFORMED && bpf_xdp_get_buff_len(ctx) > f->len)
-		reason = REASON_TC_WAY;
-	return punt(ctx, f, 0, reason);
+	return refused(ctx, reason);
 }
 
 /* No slot has the packet's key. */
@@ -107,7 +141,7 @@ static __always_inline int unknown(struct xdp_md *ctx, struct frame *f)
 	enum reason any = excluded(f);
 
 	if (any)
-		return out(f, any, XDP_PASS);
+		return refused(ctx, any);
 	if (f->proto == IPPROTO_TCP && ctl.tcp_off)
 		return out(f, REASON_TCP_OFF, XDP_PASS);
 	return punt(ctx, f, 0, claim_aside(&flow));
@@ -179,6 +213,7 @@ static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 f
 	 * no entry names it (Plane.withdraw()). The flow's next packet is the kernel's. */
 	if (rarely(bpf_redirect_map(&tx, rw.tx, XDP_DROP) != XDP_REDIRECT)) {
 		s->state = SLOT_SEEN;
+		s->why = REASON_EGRESS_GONE;
 		return out(f, REASON_EGRESS_GONE, XDP_DROP);
 	}
 	return out(f, REASON_HIT, XDP_REDIRECT);
@@ -187,22 +222,11 @@ static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 f
 /* All but IPv4. */
 static __always_inline int other(struct xdp_md *ctx, struct frame *f)
 {
-	__u32 type;
-
-	if (ctl.paused)
-		return out(f, REASON_PAUSED, XDP_PASS);
-	if (!within(f, f->data, ETH_HLEN))
-		return out(f, REASON_MALFORMED, XDP_PASS);
-	type = ether_type(f);
-	if (type != wire16(ETH_P_IP) && type != wire16(ETH_P_IPV6))
-		return out(f, why_not_ip(type), XDP_PASS);
-	if (type == wire16(ETH_P_IPV6) && frame_fits(f, 6)) {
-		frame_point(f, 6);
-		f->proto = protocol_of(f);
-		return way(ctx, f, 6);
-	}
-	/* the rest of a long frame is in fragments, which TC need not care about */
-	return punt(ctx, f, 0, bpf_xdp_get_buff_len(ctx) > f->end - f->data ? REASON_TC_WAY : REASON_RUNT);
+	if (!frame_fits(f, 6) || ether_type(f) != wire16(ETH_P_IPV6))
+		return refused(ctx, REASON_HIT);
+	frame_point(f, 6);
+	f->proto = protocol_of(f);
+	return way(ctx, f, 6);
 }
 
 SEC("xdp.frags")

@@ -26,7 +26,7 @@ type fakeBackend struct {
 	flows   []Flow
 	err     error
 	filter  FlowFilter
-	query   FlowQuery
+	query   ExplainQuery
 	paused  []bool
 	stopped int
 }
@@ -38,9 +38,9 @@ func (b *fakeBackend) Doctor() ([]Check, error) {
 }
 func (b *fakeBackend) Flows(f FlowFilter) ([]Flow, error) {
 	b.filter = f
-	return f.Select(b.flows), b.err
+	return b.flows, b.err
 }
-func (b *fakeBackend) Explain(q FlowQuery) ([]Explanation, error) {
+func (b *fakeBackend) Explain(q ExplainQuery) ([]Explanation, error) {
 	b.query = q
 	return []Explanation{{Reason: "not_seen"}}, b.err
 }
@@ -85,15 +85,17 @@ func TestExchange(t *testing.T) {
 	}
 	want := FlowFilter{Limit: 1, Sort: SortPackets, State: FlowArmed}
 	flows, err := c.Flows(ctx, want)
-	if diff := cmp.Diff([]Flow{b.flows[1]}, flows, compareAddrs); err != nil || diff != "" || b.filter != want {
+	if diff := cmp.Diff(b.flows, flows, compareAddrs); err != nil || diff != "" || b.filter != want {
 		t.Errorf("flows: %v, filter %+v\n%s", err, b.filter, diff)
 	}
 	if ports, err := c.Ports(ctx); err != nil || ports == nil {
 		t.Errorf("ports: %v, %v; want an empty list", ports, err)
 	}
-	query, _ := ParseFlow("192.0.2.7:4000 198.51.100.9:443/tcp")
-	if ex, err := c.Explain(ctx, query); err != nil || len(ex) != 1 || b.query != query {
-		t.Errorf("explain: %v, %v, query %v", ex, err, b.query)
+	flow, _ := ParseFlow("192.0.2.7:4000 198.51.100.9:443/tcp")
+	for _, query := range []ExplainQuery{{Flow: &flow}, {Reason: "ip_options"}, {Top: 20}, {}} {
+		if ex, err := c.Explain(ctx, query); err != nil || len(ex) != 1 || !cmp.Equal(b.query, query, compareAddrs) {
+			t.Errorf("explain: %v, %v, query %v, want %v", ex, err, b.query, query)
+		}
 	}
 	if checks, err := c.Doctor(ctx); err != nil || len(checks) != 1 {
 		t.Errorf("doctor: %v, %v", checks, err)
@@ -125,6 +127,12 @@ func TestBadRequests(t *testing.T) {
 		"/v1/flows?order=age":  http.StatusBadRequest,
 		"/v1/explain":          http.StatusBadRequest,
 		"/v1/explain?flow=x":   http.StatusBadRequest,
+		"/v1/explain?top=0":    http.StatusBadRequest,
+		"/v1/explain?top=-1":   http.StatusBadRequest,
+		"/v1/explain?all=no":   http.StatusBadRequest,
+		"/v1/explain?reason=":  http.StatusBadRequest,
+		"/v1/explain?reason=x": http.StatusBadRequest,
+		"/v1/explain?a=1&b=2":  http.StatusBadRequest,
 		"/v1/pause":            http.StatusMethodNotAllowed,
 		"/v1/nothing":          http.StatusNotFound,
 		"/v1/flows?limit=0":    http.StatusOK,

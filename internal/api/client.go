@@ -47,8 +47,8 @@ func (c *Client) Flows(ctx context.Context, f FlowFilter) ([]Flow, error) {
 	return get[[]Flow](ctx, c, "flows", f.Values())
 }
 
-// Explain asks why a conversation is fast or is not.
-func (c *Client) Explain(ctx context.Context, q FlowQuery) ([]Explanation, error) {
+// Explain asks why flows are fast or are not.
+func (c *Client) Explain(ctx context.Context, q ExplainQuery) ([]Explanation, error) {
 	return get[[]Explanation](ctx, c, "explain", q.Values())
 }
 

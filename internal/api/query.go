@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -9,9 +8,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"shunt/internal/reason"
 )
 
-// FlowQuery names a conversation: the query of GET /v1/explain.
+// FlowQuery names a conversation.
 type FlowQuery struct {
 	Source, Destination netip.AddrPort
 	Proto               uint8 // IP protocol number
@@ -179,15 +180,51 @@ func (q FlowQuery) matchEnds(a, b netip.AddrPort) bool {
 }
 
 // Values is the query as the parameters of GET /v1/explain.
-func (q FlowQuery) Values() url.Values { return url.Values{"flow": {q.String()}} }
-
-func flowQueryFrom(v url.Values) (FlowQuery, error) {
-	for key := range v {
-		if key != "flow" {
-			return FlowQuery{}, fmt.Errorf("unknown parameter %q; allowed is flow", key)
-		}
+func (q ExplainQuery) Values() url.Values {
+	switch {
+	case q.Flow != nil:
+		return url.Values{"flow": {q.Flow.String()}}
+	case q.Reason != "":
+		return url.Values{"reason": {q.Reason}}
+	case q.Top != 0:
+		return url.Values{"top": {strconv.Itoa(q.Top)}}
 	}
-	return ParseFlow(v.Get("flow"))
+	return url.Values{"all": {"1"}}
+}
+
+// Check says in one line what is wrong with a query, if anything is.
+func (q ExplainQuery) Check() error {
+	if q.Top < 0 {
+		return fmt.Errorf("top %d: use a number of flows", q.Top)
+	}
+	if words, _, _ := reason.Words(q.Reason); q.Reason != "" && words == "" {
+		return fmt.Errorf("reason %q: no such word; allowed are %s", q.Reason, strings.Join(reason.Names(), ", "))
+	}
+	return nil
+}
+
+func explainQueryFrom(v url.Values) (ExplainQuery, error) {
+	const allowed = "use one of flow, reason, top or all=1"
+	if len(v) != 1 {
+		return ExplainQuery{}, errors.New("what is to be explained? " + allowed)
+	}
+	var q ExplainQuery
+	switch {
+	case v.Has("flow"):
+		flow, err := ParseFlow(v.Get("flow"))
+		return ExplainQuery{Flow: &flow}, err
+	case v.Has("reason") && v.Get("reason") != "":
+		q.Reason = v.Get("reason")
+	case v.Has("top"):
+		n, err := strconv.Atoi(v.Get("top"))
+		if err != nil || n == 0 {
+			return q, fmt.Errorf("top %q: use a number of flows", v.Get("top"))
+		}
+		q.Top = n
+	case v.Get("all") != "1":
+		return q, errors.New(allowed)
+	}
+	return q, q.Check()
 }
 
 // Values is the filter as the parameters of GET /v1/flows.
@@ -238,49 +275,4 @@ func flowFilterFrom(v url.Values) (FlowFilter, error) {
 		f.Limit = n
 	}
 	return f, f.Check()
-}
-
-// Select filters, sorts and cuts flows as the filter says. It reuses the slice, and may
-// return it. Ties come in no particular order.
-func (f FlowFilter) Select(flows []Flow) []Flow {
-	flows = slices.DeleteFunc(flows, func(flow Flow) bool { return !f.keeps(&flow) })
-	end := len(flows)
-	if f.Limit > 0 {
-		end = min(end, f.Limit)
-	}
-	measure := f.measure()
-	if measure == nil {
-		return flows[:end]
-	}
-	// A flow is large: sort what is small, then gather.
-	type rank struct {
-		measure float64
-		at      int
-	}
-	ranks := make([]rank, len(flows))
-	for i := range flows {
-		ranks[i] = rank{measure(&flows[i]), i}
-	}
-	slices.SortFunc(ranks, func(a, b rank) int { return cmp.Compare(b.measure, a.measure) })
-	selected := make([]Flow, end)
-	for i := range selected {
-		selected[i] = flows[ranks[i].at]
-	}
-	return selected
-}
-
-func (f FlowFilter) keeps(flow *Flow) bool {
-	return (f.State == "" || f.State == flow.State) && (f.Port == "" || f.Port == flow.Port)
-}
-
-func (f FlowFilter) measure() func(*Flow) float64 {
-	switch f.Sort {
-	case SortPackets:
-		return func(f *Flow) float64 { return float64(f.Packets) }
-	case SortBytes:
-		return func(f *Flow) float64 { return float64(f.Bytes) }
-	case SortAge:
-		return func(f *Flow) float64 { return f.Age }
-	}
-	return nil
 }

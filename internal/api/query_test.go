@@ -98,19 +98,6 @@ func TestProtoNames(t *testing.T) {
 	}
 }
 
-func TestSelectOrders(t *testing.T) {
-	flows := []Flow{{Packets: 1, Bytes: 9, Age: 5}, {Packets: 3, Bytes: 7, Age: 6}, {Packets: 2, Bytes: 8, Age: 4, Port: "lan"}}
-	for order, want := range map[string]uint64{SortPackets: 3, SortBytes: 1, SortAge: 3, "": 1} {
-		got := FlowFilter{Sort: order}.Select(append([]Flow(nil), flows...))
-		if len(got) != 3 || got[0].Packets != want {
-			t.Errorf("%q: %+v", order, got)
-		}
-	}
-	if got := (FlowFilter{Port: "lan", Sort: SortAge, Limit: 5}).Select(append([]Flow(nil), flows...)); len(got) != 1 || got[0].Packets != 2 {
-		t.Errorf("port: %+v", got)
-	}
-}
-
 // What parses is written so that it parses to the same; what does not is one line.
 func FuzzParseFlow(f *testing.F) {
 	f.Add("192.0.2.7:4000 198.51.100.9:443/tcp")

@@ -22,11 +22,12 @@ import (
 type Backend interface {
 	Status() (Status, error)
 	Ports() ([]Port, error)
-	// Flows returns the flows that the filter chooses, in its order; see FlowFilter.Select.
+	// Flows returns the flows that the filter chooses, in its order.
 	Flows(FlowFilter) ([]Flow, error)
-	// Explain returns one explanation for each direction of the conversation that has a
-	// flow, and one without a flow if none has.
-	Explain(FlowQuery) ([]Explanation, error)
+	// Explain returns, for a conversation, one explanation for each direction of it that has
+	// a flow, and one without a flow if none has; then those of other flows between the same
+	// addresses. For a reason it returns one, for the table one for each flow.
+	Explain(ExplainQuery) ([]Explanation, error)
 	Doctor() ([]Check, error)
 	// Pause sends everything to the kernel (true), or ends that (false).
 	Pause(bool) error
@@ -113,7 +114,7 @@ func (s *Server) routes() http.Handler {
 		return list(b.Flows(filter))
 	}))
 	mux.HandleFunc("GET /v1/explain", answer(func(r *http.Request) (any, error) {
-		query, err := flowQueryFrom(r.URL.Query())
+		query, err := explainQueryFrom(r.URL.Query())
 		if err != nil {
 			return nil, badRequest{err}
 		}

@@ -143,12 +143,38 @@ type Rewrite struct {
 
 // Explanation says why a flow is or is not repeated, in one direction: GET /v1/explain.
 type Explanation struct {
-	Flow   *Flow  `json:"flow,omitempty"` // nil: no packet of it was seen
-	Fast   bool   `json:"fast"`           // its next ordinary packet will be repeated
-	Reason string `json:"reason"`         // word
-	Words  string `json:"words"`          // what the word means
-	Rule   string `json:"rule"`           // which rule of the design stands behind it
-	Remedy string `json:"remedy"`         // what the operator can do; empty if nothing need be done
+	Flow    *Flow     `json:"flow,omitempty"`    // nothing: no slot remembers it, the answer is by samples and counters
+	Near    bool      `json:"near,omitempty"`    // not the flow that was asked for, but between the same addresses
+	Fast    bool      `json:"fast"`              // its next ordinary packet will be repeated
+	Reason  string    `json:"reason"`            // word
+	Words   string    `json:"words"`             // what the word means
+	Rule    string    `json:"rule"`              // which rule of the design stands behind it
+	Remedy  string    `json:"remedy"`            // what the operator can do; empty if nothing need be done
+	Also    []Also    `json:"also,omitempty"`    // what its packets met besides, the latest first
+	Counted []Counted `json:"counted,omitempty"` // where packets left by it; without a flow, by any reason that no flow remembers
+}
+
+// Also is a reason that packets of a flow met lately and that is not the one by which the next
+// will leave; or that packets met of which no flow is kept.
+type Also struct {
+	Reason      string         `json:"reason"`                // word
+	Words       string         `json:"words"`                 // what the word means
+	Remedy      string         `json:"remedy,omitempty"`      // what the operator can do
+	Port        string         `json:"port,omitempty"`        // by which such packets came in; with the next four, of a packet that no flow remembers
+	Proto       string         `json:"proto,omitempty"`       // as in Flow
+	Source      netip.AddrPort `json:"source,omitzero"`       // as it came in; port 0 where none could be read
+	Destination netip.AddrPort `json:"destination,omitzero"`  // as it came in; port 0 where none could be read
+	VLAN        int            `json:"vlan,omitempty"`        // id of its tag
+	Packets     uint32         `json:"packets,omitempty"`     // such packets; at least so many, since under a flood not all are looked at
+	Ago         float64        `json:"seconds_ago,omitempty"` // since the last one
+}
+
+// Counted is a reason's counter.
+type Counted struct {
+	Port    string `json:"port"`
+	Stage   string `json:"stage"`  // StageXDP, StageTCIngress or StageTCEgress
+	Reason  string `json:"reason"` // word
+	Packets uint64 `json:"packets"`
 }
 
 // Check is one finding of the doctor: GET /v1/doctor.
@@ -165,6 +191,14 @@ const (
 	SortBytes   = "bytes"
 	SortAge     = "age"
 )
+
+// ExplainQuery chooses what is explained: the query of GET /v1/explain. Without a flow and
+// without a reason it is the table.
+type ExplainQuery struct {
+	Flow   *FlowQuery // a conversation
+	Reason string     // a word
+	Top    int        // of the table, so many flows, the busiest first; 0: all, and packets without a flow
+}
 
 // FlowFilter chooses flows: the query of GET /v1/flows.
 type FlowFilter struct {

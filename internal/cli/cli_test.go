@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,12 +11,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/spf13/cobra"
 
@@ -43,7 +45,7 @@ type fake struct {
 	err          error
 	paused       []bool
 	stop         func() error
-	query        api.FlowQuery
+	query        api.ExplainQuery
 	filter       api.FlowFilter
 }
 
@@ -51,9 +53,19 @@ func (f *fake) Status() (api.Status, error) { return f.status, f.err }
 func (f *fake) Ports() ([]api.Port, error)  { return f.ports, f.err }
 func (f *fake) Flows(filter api.FlowFilter) ([]api.Flow, error) {
 	f.filter = filter
-	return filter.Select(append([]api.Flow(nil), f.flows...)), f.err
+	flows := slices.DeleteFunc(slices.Clone(f.flows), func(a api.Flow) bool { return filter.State != "" && a.State != filter.State })
+	slices.SortStableFunc(flows, func(a, b api.Flow) int {
+		if filter.Sort == api.SortBytes {
+			return cmp.Compare(b.Bytes, a.Bytes)
+		}
+		return cmp.Compare(b.Packets, a.Packets)
+	})
+	if filter.Limit > 0 {
+		flows = flows[:min(filter.Limit, len(flows))]
+	}
+	return flows, f.err
 }
-func (f *fake) Explain(q api.FlowQuery) ([]api.Explanation, error) {
+func (f *fake) Explain(q api.ExplainQuery) ([]api.Explanation, error) {
 	f.query = q
 	return f.explanations, f.err
 }
@@ -102,7 +114,7 @@ func golden(t *testing.T, name, got string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
+	if diff := gocmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got; go test -update writes it anew):\n%s", file, diff)
 	}
 }
@@ -119,12 +131,33 @@ func TestGolden(t *testing.T) {
 		"flows-limit":  {"flows", "--sort", "bytes", "--limit", "1", "--only", "armed"},
 		"explain":      {"explain", "10.0.0.2:4000", "198.51.100.9:443/tcp"},
 		"explain.json": {"explain", "10.0.0.2:4000 198.51.100.9:443/tcp", "--json"},
+		"explain-all":  {"explain", "--all"},
 	} {
 		code, out, err := shunt(append(args, "--state", state)...)
 		if code != 0 || err != "" {
 			t.Errorf("%v: exit %d, %s", args, code, err)
 		}
 		golden(t, name, out)
+	}
+}
+
+// TestExplainAReason: what the API is asked for, and what it answers about a word.
+func TestExplainAReason(t *testing.T) {
+	f := example()
+	f.explanations = exampleReason()
+	state := serve(t, f)
+	_, out, _ := shunt("explain", "ip_options", "--state", state)
+	golden(t, "explain-reason", out)
+	if f.query != (api.ExplainQuery{Reason: "ip_options"}) {
+		t.Errorf("asked for %+v", f.query)
+	}
+	for _, c := range []struct {
+		flag string
+		want api.ExplainQuery
+	}{{"--all", api.ExplainQuery{}}, {"--top=20", api.ExplainQuery{Top: 20}}} {
+		if _, _, err := shunt("explain", c.flag, "--state", state); err != "" || f.query != c.want {
+			t.Errorf("%s: asked for %+v, %s", c.flag, f.query, err)
+		}
 	}
 }
 
@@ -151,8 +184,8 @@ func TestJSONIsTheAPIType(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &got); err != nil {
 		t.Fatal(err)
 	}
-	want := api.FlowFilter{Sort: api.SortPackets}.Select(f.flows)
-	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {
+	want, _ := f.Flows(api.FlowFilter{Sort: api.SortPackets})
+	if diff := gocmp.Diff(want, got, cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {
 		t.Error(diff)
 	}
 	if f.filter.Limit != 0 {
@@ -207,6 +240,10 @@ func TestExitCodes(t *testing.T) {
 		{"flows --sort name", 2, `flows: sort "name": allowed are packets, bytes, age`},
 		{"flows --only dead", 2, `flows: state "dead": allowed are seen, armed`},
 		{"explain", 2, "explain: write ADDR:PORT"},
+		{"explain ip_option", 2, "explain: write ADDR:PORT"},
+		{"explain ip_options --top 3", 2, "explain: give one of FLOW, REASON, --top and --all"},
+		{"explain --all --top 3", 2, "explain: give one of FLOW, REASON, --top and --all"},
+		{"explain --top 0", 2, "explain: --top 0: use a number of flows"},
 		{"explain 1.2.3.4 5.6.7.8/tcp", 2, "explain: tcp needs a port at both ends"},
 		{"top", 2, `top: needs a terminal; use "shunt top --once"`},
 		{"run", 2, "no port: name one with --port eth0"},
@@ -265,7 +302,7 @@ func TestRunMergesFileAndFlags(t *testing.T) {
 	want := config.Default()
 	want.Ports = []string{"eth0", "lan*", "eth1"}
 	want.XDP, want.Threshold, want.Lease, want.Flows = config.XDPOn, 7, time.Second, 1024
-	if diff := cmp.Diff(want, got); diff != "" || at != (config.Paths{State: "/s", BPFFS: "/b"}) {
+	if diff := gocmp.Diff(want, got); diff != "" || at != (config.Paths{State: "/s", BPFFS: "/b"}) {
 		t.Errorf("%v\n%s", at, diff)
 	}
 
@@ -283,7 +320,7 @@ func TestPauseAndResume(t *testing.T) {
 			t.Errorf("%s: exit %d, %s%s", verb, code, out, err)
 		}
 	}
-	if diff := cmp.Diff([]bool{true, false}, f.paused); diff != "" {
+	if diff := gocmp.Diff([]bool{true, false}, f.paused); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -41,11 +41,14 @@ func example() *fake {
 	}
 	return &fake{status: exampleStatus(), flows: flows, ports: examplePorts(),
 		explanations: []api.Explanation{
-			explain(&flows[0], true, "hit"), explain(&flows[1], false, "lease_ended"),
-			{Reason: "not_seen",
-				Words:  "no packet of it was seen, or none that could be repeated: shunt status counts why packets went to the kernel",
-				Rule:   "the first packets of every flow take the kernel's way, and are watched",
-				Remedy: "send traffic, then ask again"},
+			met(explain(&flows[0], true, "hit"), api.Also{Reason: "renewed", Ago: 2.1},
+				api.Also{Reason: "ip_options", Port: "lan0", Proto: "tcp", Packets: 3, Source: flows[0].Source, Destination: flows[0].Destination, Ago: 12}),
+			explain(&flows[1], false, "lease_ended"),
+			met(explain(nil, false, "fragment"), api.Also{Reason: "fragment", Port: "lan0", Proto: "udp", VLAN: 7, Packets: 1200,
+				Source: ap("10.0.0.2:0"), Destination: ap("198.51.100.9:0"), Ago: 0.3}),
+			{Reason: "not_seen", Words: "no packet of it was seen lately", Rule: "the first packets of every flow are watched",
+				Remedy: "send traffic, then ask again", Counted: []api.Counted{{Port: "wan0", Stage: api.StageXDP, Reason: "not_ip", Packets: 1234}}},
+			near(explain(&flows[3], false, "old_generation")),
 		},
 		checks: []api.Check{
 			{Name: "kernel", Level: api.LevelOK, Finding: "Linux 6.18.44: all that is needed"},
@@ -57,6 +60,32 @@ func example() *fake {
 func explain(f *api.Flow, fast bool, name string) api.Explanation {
 	words, rule, remedy := reason.Words(name)
 	return api.Explanation{Flow: f, Fast: fast, Reason: name, Words: words, Rule: rule, Remedy: remedy}
+}
+
+// met adds what packets met besides.
+func met(x api.Explanation, also ...api.Also) api.Explanation {
+	for i := range also {
+		also[i].Words, _, also[i].Remedy = reason.Words(also[i].Reason)
+	}
+	x.Also = also
+	return x
+}
+
+func near(x api.Explanation) api.Explanation {
+	x.Near = true
+	return x
+}
+
+// exampleReason is what there is to say about a word.
+func exampleReason() []api.Explanation {
+	ap := netip.MustParseAddrPort
+	x := met(explain(nil, false, "ip_options"),
+		api.Also{Reason: "ip_options", Port: "lan0", Proto: "udp", Packets: 3, Source: ap("10.0.0.2:4000"), Destination: ap("198.51.100.9:443"), Ago: 12},
+		api.Also{Reason: "ip_options", Port: "wan0", Proto: "89", Packets: 1, Source: ap("10.0.0.9:0"), Destination: ap("198.51.100.9:0"), Ago: 60})
+	x.Counted = []api.Counted{
+		{Port: "lan0", Stage: api.StageXDP, Reason: "ip_options", Packets: 1234}, {Port: "wan0", Stage: api.StageTCIngress, Reason: "ip_options", Packets: 1},
+	}
+	return []api.Explanation{x}
 }
 
 func exampleStatus() api.Status {

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -10,8 +9,8 @@ import (
 	"shunt/internal/api"
 	"shunt/internal/dataplane"
 	"shunt/internal/doctor"
+	"shunt/internal/explain"
 	"shunt/internal/kernel"
-	"shunt/internal/reason"
 )
 
 // Status implements api.Backend.
@@ -48,18 +47,9 @@ func (d *Daemon) Status() (api.Status, error) {
 			s.Punts = c.Total() - c.Of("hit") - c.Of("tcp_implausible")
 		}
 	}
+	var err error
+	s.Flows, err = d.look().Count()
 	s.Flows.Slots = d.cfg.Flows
-	err := d.plane.Flows(func(f dataplane.Flow) bool {
-		switch f.State {
-		case api.FlowArmed:
-			s.Flows.Armed++
-		case api.FlowClosed:
-			s.Flows.Closed++
-		default:
-			s.Flows.Seen++
-		}
-		return true
-	})
 	return s, err
 }
 
@@ -118,155 +108,23 @@ func (d *Daemon) port(p shown) (api.Port, error) {
 	return a, nil
 }
 
-// clock turns the data path's jiffies into seconds.
-type clock struct {
-	now, hz, gen uint32
-	names        map[int]string
-}
-
-func (d *Daemon) clock() clock {
-	c := clock{hz: d.hz, gen: d.plane.Generation(), names: map[int]string{}}
+// look is one look at the data path, to answer from.
+func (d *Daemon) look() *explain.Look {
+	l := &explain.Look{Plane: d.plane, HZ: d.hz, TCP: d.cfg.TCP, Ports: map[int]explain.Port{}}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c.now = d.beaten.jiffies + d.jiffies(time.Since(d.beaten.at))
+	l.Now = d.beaten.jiffies + d.jiffies(time.Since(d.beaten.at))
 	for _, p := range d.shown {
-		c.names[p.link.Index] = p.link.Name
+		l.Ports[p.link.Index] = explain.Port{Name: p.link.Name, XDP: p.decision.XDPReceive}
 	}
-	return c
+	return l
 }
-
-// since is how long ago a jiffy was, in seconds; negative in the future.
-func (c clock) since(jiffy uint32) float64 {
-	return float64(int32(c.now-jiffy)) / float64(c.hz)
-}
-
-const icmp, icmpv6, gre, esp = 1, 58, 47, 50
-
-func (c clock) flow(f dataplane.Flow) api.Flow {
-	a := api.Flow{
-		Port: c.names[f.Port], Family: 6, Proto: api.ProtoName(f.Proto), Source: f.In.Source, Destination: f.In.Destination,
-		State: f.State, Why: f.Why, DSCPIn: f.DSCPIn, DSCPOut: f.DSCPOut, Generation: f.Generation,
-		Conntrack: f.Conntrack, Renewals: f.Renewals, Packets: f.Packets, Bytes: f.Bytes, Sighted: f.Count,
-		Idle: max(0, c.since(f.Seen)),
-	}
-	if f.In.Source.Addr().Is4() {
-		a.Family = 4
-	}
-	nat := f.NAT
-	switch f.Proto {
-	case icmp, icmpv6: // the type stands where the destination port would
-		t := uint8(f.In.Destination.Port() >> 8)
-		a.ICMPType = &t
-		a.Destination = withPort(a.Destination, f.In.Source)
-		nat.Destination = withPort(nat.Destination, nat.Source)
-	case gre, esp:
-		a.Key = uint32(f.In.Source.Port())<<16 | uint32(f.In.Destination.Port())
-		a.Source, a.Destination = withoutPort(a.Source), withoutPort(a.Destination)
-		nat.Source, nat.Destination = withoutPort(nat.Source), withoutPort(nat.Destination)
-	}
-	if f.State != api.FlowArmed {
-		return a
-	}
-	left := -c.since(f.Lease)
-	switch {
-	case f.Generation != c.gen:
-		a.State = api.FlowOld
-	case left <= 0:
-		a.State = api.FlowExpired
-	}
-	a.LeaseLeft = max(0, left)
-	a.Age = max(0, c.since(f.Born))
-	a.Out, a.MTU = c.names[f.Out], f.MTU
-	a.DestMAC, a.SourceMAC = f.MACOut[0].String(), f.MACOut[1].String()
-	a.Way = api.WayTC
-	if f.XDP {
-		a.Way = api.WayXDP
-	}
-	if f.Translated {
-		a.Rewrite = &api.Rewrite{Source: nat.Source, Destination: nat.Destination}
-	}
-	return a
-}
-
-func withPort(a, from netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(a.Addr(), from.Port())
-}
-
-func withoutPort(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr(), 0) }
 
 // Flows implements api.Backend.
-func (d *Daemon) Flows(filter api.FlowFilter) ([]api.Flow, error) {
-	c := d.clock()
-	var all []api.Flow
-	if err := d.plane.Flows(func(f dataplane.Flow) bool {
-		all = append(all, c.flow(f))
-		return true
-	}); err != nil {
-		return nil, err
-	}
-	return filter.Select(all), nil
-}
+func (d *Daemon) Flows(filter api.FlowFilter) ([]api.Flow, error) { return d.look().Flows(filter) }
 
 // Explain implements api.Backend.
-func (d *Daemon) Explain(q api.FlowQuery) ([]api.Explanation, error) {
-	c := d.clock()
-	var found []api.Explanation
-	paused := d.plane.Paused()
-	if err := d.plane.Flows(func(f dataplane.Flow) bool {
-		if a := c.flow(f); q.Match(&a) {
-			found = append(found, explain(a, paused))
-		}
-		return true
-	}); err != nil {
-		return nil, err
-	}
-	if found == nil {
-		e := notSeen
-		if paused {
-			e = explanation("paused")
-		}
-		found = append(found, e)
-	}
-	return found, nil
-}
-
-// notSeen is the answer about a flow of which nothing is kept. It is no reason of the data
-// path: every packet of the flow was counted under the reason that it met.
-var notSeen = api.Explanation{
-	Reason: "not_seen",
-	Words:  "no packet of it was seen, or none that could be repeated: shunt status counts why packets went to the kernel",
-	Rule:   "the first packets of every flow take the kernel's way, and are watched",
-	Remedy: "send traffic, then ask again",
-}
-
-func explanation(word string) api.Explanation {
-	words, rule, remedy := reason.Words(word)
-	return api.Explanation{Reason: word, Words: words, Rule: rule, Remedy: remedy}
-}
-
-// differs are the reasons for which packets of an armed flow go to the kernel. Every
-// renewal of the flow sets its reason to hit again, so one of these is how it stands.
-var differs = []string{"mac_differs", "dscp_differs", "label_differs", "over_mtu"}
-
-// explain says what the next ordinary packet of a flow would meet.
-func explain(f api.Flow, paused bool) api.Explanation {
-	word := f.Why
-	switch {
-	case paused:
-		word = "paused"
-	case f.State == api.FlowArmed && !slices.Contains(differs, word):
-		word = "hit"
-	case f.State == api.FlowExpired:
-		word = "lease_ended"
-	case f.State == api.FlowOld:
-		word = "old_generation"
-	case f.State == api.FlowClosed:
-		word = "closed"
-	}
-	e := explanation(word)
-	e.Flow, e.Fast = &f, word == "hit"
-	return e
-}
+func (d *Daemon) Explain(q api.ExplainQuery) ([]api.Explanation, error) { return d.look().Explain(q) }
 
 // Doctor implements api.Backend.
 func (d *Daemon) Doctor() ([]api.Check, error) { return doctor.Run(d.paths, d.cfg.Ports) }

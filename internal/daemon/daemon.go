@@ -205,13 +205,13 @@ func (d *Daemon) serve(ctx context.Context) error {
 		return err
 	}
 	defer ct.Close()
-	requests, stopRequests, err := d.plane.Requests()
+	hear, stopHearing, err := d.plane.Events()
 	if err != nil {
 		return err
 	}
 	listener, err := api.Listen(d.paths.Socket())
 	if err != nil {
-		stopRequests()
+		stopHearing()
 		return err
 	}
 	d.ready = true
@@ -219,8 +219,10 @@ func (d *Daemon) serve(ctx context.Context) error {
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return api.NewServer(d).Serve(ctx, listener) })
-	g.Go(func() error { return requests(func(q dataplane.Request) { d.serveRequest(ct, q) }) })
-	g.Go(func() error { <-ctx.Done(); return stopRequests() })
+	g.Go(func() error {
+		return hear(dataplane.Listener{Request: func(q dataplane.Request) { d.serveRequest(ct, q) }})
+	})
+	g.Go(func() error { <-ctx.Done(); return stopHearing() })
 	look := make(chan bool, 1)
 	g.Go(func() error { d.follow(ctx, events, look); return nil })
 	g.Go(func() error {

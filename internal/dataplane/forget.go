@@ -259,7 +259,7 @@ func (s *scopes) match(slot *tcSlot) bool {
 		return true
 	}
 	if len(s.tuples) > 0 {
-		if f := decode(slot); has(s.tuples, wireOf(f.In, f.Proto)) {
+		if has(s.tuples, wireOf(k.tuple(slot.In6), uint8(k.Kind))) {
 			return true
 		}
 	}

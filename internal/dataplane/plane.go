@@ -24,13 +24,14 @@ const ABIVersion = int(tcAbiABI_VERSION)
 const controlMap = ".data.control"
 
 // What is one global variable in bpf/ is one value of a map here: the flow table, and all rows
-// of sightings, of counters, of transmits.
+// of sightings, of counters, of transmits, and all notebooks.
 const (
 	flowsMap     = ".data.flows"
 	armedMap     = ".data.armed"
 	sightingsMap = ".data.sightings"
 	countersMap  = ".data.counters"
 	transmitsMap = ".data.transmits"
+	notebooksMap = ".data.notebooks"
 )
 
 // Options say where the data path lives and how large its table is.
@@ -65,6 +66,7 @@ type Plane struct {
 	flows *ebpf.Memory
 	count *ebpf.Memory
 	sent  *ebpf.Memory
+	notes *ebpf.Memory
 
 	refused map[int]error // ports without the XDP program that is wanted, by ifindex
 	table   table
@@ -186,7 +188,7 @@ func (p *Plane) pin(kind, name string) string {
 func sizeSpecs(spec *ebpf.CollectionSpec, o Options) {
 	for name, size := range map[string]int{
 		flowsMap: o.Flows * int(tcAbiSLOT_SIZE), armedMap: o.Flows / 8, sightingsMap: cpus() * sightingsOfCPU,
-		countersMap: cpus() * countersOfCPU, transmitsMap: cpus() * transmitsOfCPU,
+		countersMap: cpus() * countersOfCPU, transmitsMap: cpus() * transmitsOfCPU, notebooksMap: cpus() * notebookSize,
 	} {
 		m := spec.Maps[name]
 		if m == nil {
@@ -241,6 +243,7 @@ func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
 	p.closers = append(p.closers, closing(tc), closing(xdp), closing(health))
 	for name, memory := range map[string]**ebpf.Memory{
 		controlMap: &p.ctl, flowsMap: &p.flows, countersMap: &p.count, transmitsMap: &p.sent,
+		notebooksMap: &p.notes,
 	} {
 		if *memory, err = p.maps[name].Memory(); err != nil {
 			return fmt.Errorf("map %s: %w", name, err)

@@ -140,7 +140,7 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("took over %v: generation %d, threshold %d", q.TookOver, q.Generation(), q.control().Threshold)
 	}
 	found := 0
-	if err := q.Flows(func(f Flow) bool { found++; return f.Port == 5 }); err != nil || found != 1 {
+	if err := q.Slots(func(s *Slot) bool { found++; return s.Port() == 5 }); err != nil || found != 1 {
 		t.Errorf("%d flows, %v; want the one", found, err)
 	}
 	r.apply(t, q, r.want())

@@ -228,7 +228,7 @@ func fields(t *testing.T, b *strings.Builder, doc, name string, st *ast.StructTy
 		jsonName, option, _ := strings.Cut(reflect.StructTag(strings.Trim(f.Tag.Value, "`")).Get("json"), ",")
 		shape := types(f.Type)
 		comment := word.Replace(strings.TrimSpace(f.Comment.Text()))
-		if option == "omitempty" {
+		if option == "omitempty" || option == "omitzero" {
 			shape += ", optional"
 		}
 		if jsonName == "" {

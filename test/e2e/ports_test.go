@@ -167,8 +167,8 @@ func TestPause(t *testing.T) {
 	if n := r.count("paused") - before; n < 1000 {
 		t.Errorf("%d packets counted as paused, want 500 at XDP and 500 at TC", n)
 	}
-	e, err := r.api.Explain(context.Background(), api.FlowQuery{Proto: 17,
-		Source: r.flows()[0].Source, Destination: r.flows()[0].Destination})
+	q := r.flows()[0].Query()
+	e, err := r.api.Explain(context.Background(), api.ExplainQuery{Flow: &q})
 	if err != nil || len(e) == 0 || e[0].Reason != "paused" {
 		t.Errorf("explain: %+v, %v", e, err)
 	}

@@ -163,9 +163,9 @@ func TestEvidence(t *testing.T) {
 func TestResetIsTold(t *testing.T) {
 	b := open(t, exercise.Options{})
 	told := make(chan dataplane.Request, 10)
-	read, stop, err := b.Requests()
+	read, stop, err := b.Events()
 	check(t, err)
-	go read(func(r dataplane.Request) { told <- r })
+	go read(dataplane.Listener{Request: func(r dataplane.Request) { told <- r }})
 	defer stop()
 	for _, v6 := range []bool{false, true} {
 		for _, c := range []struct {
@@ -282,6 +282,7 @@ func TestSightings(t *testing.T) {
 		if d := now.Minus(before).String(); d == "tc-egress local_socket, tc-ingress learning" {
 			reached["tc-egress local_socket"]++
 			reached["tc-ingress learning"]++
+			b.answers(t, queryOf(in), "local_socket")
 		} else if d != "tc-egress unsighted, tc-ingress learning" {
 			t.Fatalf("counted %q", d)
 		}

@@ -130,11 +130,7 @@ func TestRenewal(t *testing.T) {
 	b.forth(t, teaches+"learned", i, o)
 	b.forth(t, "xdp hit", i, o)
 
-	end := func() {
-		s, at, _ := b.Find(exercise.KeyOf(in, b.LANIndex))
-		s.Lease = s.Seen - b.HZ // well past the grace of one poll
-		check(t, b.PutAt(at, s))
-	}
+	end := func() { b.endLease(t, in) }
 	end()
 	b.forth(t, "xdp lease_ended, tc-ingress lease_ended, tc-egress renewed", i, o)
 	b.forth(t, "xdp hit", i, o)
@@ -165,6 +161,17 @@ func TestRenewal(t *testing.T) {
 	if s := b.slotOf(t, in); s.Mtu != 1400 {
 		t.Errorf("MTU %d, want 1400", s.Mtu)
 	}
+}
+
+// endLease puts the end of a flow's lease well past the grace of one poll.
+func (b *bench) endLease(t *testing.T, in exercise.Packet) {
+	t.Helper()
+	s, at, found := b.Find(exercise.KeyOf(in, b.LANIndex))
+	if !found {
+		t.Fatal("no slot")
+	}
+	s.Lease = s.Seen - b.HZ
+	check(t, b.PutAt(at, s))
 }
 
 // TestLeaseLength: within 12.5 % of what was set, the longer one only while the daemon beats.
@@ -244,6 +251,7 @@ func TestSlowNeighbour(t *testing.T) {
 		check(t, err)
 		same(t, "after ARP", got, out.Bytes())
 	})
+	b.answers(t, queryOf(in), "stale_sighting")
 }
 
 // arp builds RFC 826's packet.

@@ -3,7 +3,8 @@
 // each is stated in full. Frames are built twice, before and after, by a builder that
 // knows nothing of bpf/.
 //
-// A reason that no case reaches fails the run: see TestMain. Root only.
+// A reason that no case reaches, or that the daemon's explanation was never asked for after
+// it was reached, fails the run: see TestMain. Root only.
 package path
 
 import (
@@ -126,6 +127,9 @@ func checkReached() (code int) {
 	for _, reason := range dataplane.Reasons {
 		if !known[reason] && exempt[reason] == "" {
 			complain("reason %s: test/path does not say where it can be; add it to stages with a case that reaches it", reason)
+		}
+		if !explained[reason] && exempt[reason] == "" {
+			complain("reason %s: no case brings a flow to it and asks for the explanation; add one to explain_test.go", reason)
 		}
 	}
 	for pair := range pairs {

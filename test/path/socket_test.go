@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"shunt/internal/api"
 	"shunt/internal/dataplane/exercise"
 	"shunt/internal/lab"
 )
@@ -218,4 +219,6 @@ func TestSequenceAdjusted(t *testing.T) {
 		_, err = io.ReadFull(conn, make([]byte, 6))
 		check(t, err)
 	})
+	from := conn.LocalAddr().(*net.TCPAddr).AddrPort()
+	b.answers(t, api.FlowQuery{Source: from, Destination: addr("198.19.0.2:21"), Proto: 6}, "ct_seqadj")
 }

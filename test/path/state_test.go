@@ -314,16 +314,7 @@ func TestTableFull(t *testing.T) {
 	b := open(t, exercise.Options{})
 	in, out := b.udp4()
 	key, words := exercise.KeyOf(in, b.LANIndex)
-	var places []exercise.Place
-	for _, bucket := range b.Hash().Places(key, words) {
-		for way := range uint32(2) {
-			s := b.Learned(in, out, b.lease(t))
-			s.Key.Sport ^= uint16(len(places) + 1)
-			at := exercise.Place{Bucket: bucket, Way: way}
-			check(t, b.PutAt(at, s))
-			places = append(places, at)
-		}
-	}
+	places := b.fill(t, in, out)
 	b.meetsBoth(t, "table_full", in, out)
 	now, err := b.Now()
 	check(t, err)
@@ -359,6 +350,22 @@ func TestTableFull(t *testing.T) {
 			check(t, b.PutAt(places[3], before))
 		})
 	}
+}
+
+// fill takes the four slots that a packet's flow may have.
+func (b *bench) fill(t *testing.T, in, out exercise.Packet) (places []exercise.Place) {
+	t.Helper()
+	key, words := exercise.KeyOf(in, b.LANIndex)
+	for _, bucket := range b.Hash().Places(key, words) {
+		for way := range uint32(2) {
+			s := b.Learned(in, out, b.lease(t))
+			s.Key.Sport ^= uint16(len(places) + 1)
+			at := exercise.Place{Bucket: bucket, Way: way}
+			check(t, b.PutAt(at, s))
+			places = append(places, at)
+		}
+	}
+	return places
 }
 
 // TestSegments: what is longer than the MTU by itself goes on if it will be cut into

@@ -105,6 +105,7 @@ func TestTracked(t *testing.T) {
 		for range 3 {
 			b.forth(t, teaches+"no_conntrack", put16(bad, 40, 0xdead), put16(badOut, 40, 0xdead))
 		}
+		b.answers(t, queryOf(in), "no_conntrack")
 	})
 	t.Run("not tracked by rule", func(t *testing.T) {
 		b.track(t, "chain early { type filter hook prerouting priority -300; notrack; }")
@@ -115,6 +116,7 @@ func TestTracked(t *testing.T) {
 	t.Run("rewritten behind its back", func(t *testing.T) {
 		b.track(t, postrouting+"ip saddr set 198.19.0.9; }")
 		b.forth(t, teaches+"ct_tuple_differs", in.Bytes(), with(out, func(p *exercise.Packet) { p.Src = addr("198.19.0.9:1000") }))
+		b.answers(t, queryOf(in), "ct_tuple_differs")
 	})
 	t.Run("rewritten before it looks", func(t *testing.T) {
 		b.track(t, "chain early { type filter hook prerouting priority -300; ip saddr set 198.18.0.9; }")
@@ -127,11 +129,13 @@ func TestTracked(t *testing.T) {
 		ask.Dst, asked.Dst = addr("198.19.0.2:69"), addr("198.19.0.2:69")
 		ask.Payload, asked.Payload = []byte("\x00\x01file\x00octet\x00"), []byte("\x00\x01file\x00octet\x00")
 		b.forth(t, teaches+"ct_helper", ask.Bytes(), asked.Bytes())
+		b.answers(t, queryOf(ask), "ct_helper")
 		data := answer(out)
 		data.Src = addr("198.19.0.2:4444")
 		arrived := answer(in)
 		arrived.Src, arrived.TTL = data.Src, data.TTL-1
 		b.back(t, teaches+"ct_related", data.Bytes(), arrived.Bytes())
+		b.answers(t, queryOf(data), "ct_related")
 	})
 	t.Run("SCTP, whose chunks it follows", func(t *testing.T) {
 		b.track(t, "")
@@ -141,11 +145,13 @@ func TestTracked(t *testing.T) {
 		sent.Payload = init.Payload
 		b.forth(t, teaches+"ct_not_established", init.Bytes(), sent.Bytes())
 		b.forth(t, teaches+"ct_not_established", init.Bytes(), sent.Bytes())
+		b.answers(t, queryOf(init), "ct_not_established")
 	})
 	t.Run("about to expire", func(t *testing.T) {
 		check(t, b.LAN.NS.Sysctl("net.netfilter.nf_conntrack_udp_timeout", "0"))
 		b.track(t, "")
 		b.forth(t, teaches+"ct_expiring", in.Bytes(), out.Bytes())
+		b.answers(t, queryOf(in), "ct_expiring")
 	})
 	t.Run("lease of half the timeout", func(t *testing.T) {
 		check(t, b.LAN.NS.Sysctl("net.netfilter.nf_conntrack_udp_timeout", "4"))
@@ -183,9 +189,9 @@ func TestHandshake(t *testing.T) {
 func (b *bench) handshake(t *testing.T, scaleThere, scaleBack uint8) {
 	b.track(t, "")
 	asked := make(chan dataplane.Request, 10)
-	read, stop, err := b.Requests()
+	read, stop, err := b.Events()
 	check(t, err)
-	go read(func(c dataplane.Request) { asked <- c })
+	go read(dataplane.Listener{Request: func(c dataplane.Request) { asked <- c }})
 	defer stop()
 
 	in, out := b.tcp4()
@@ -208,6 +214,7 @@ func (b *bench) handshake(t *testing.T, scaleThere, scaleBack uint8) {
 	i, o, _, _ = step(1000, 2000, exercise.TCP{ACK: true})
 	b.forth(t, teaches+"ct_not_liberal", i, o)
 	b.forth(t, teaches+"ct_not_liberal", i, o)
+	b.answers(t, queryOf(in), "ct_not_liberal")
 
 	want := dataplane.Request{Tuple: dataplane.Tuple{Source: in.Src, Destination: in.Dst}}
 	select {
@@ -265,6 +272,8 @@ func TestDying(t *testing.T) {
 		_, err := b.LAN.NS.Run("conntrack", "-F")
 		check(t, err)
 	})
+	// the flow's next packet, a microsecond later, is confirmed: what is left is the count
+	b.counted(t, "ct_unconfirmed", "tc-egress", "wan", b.WANIndex)
 }
 
 // eventually does something over and over until a counter has moved, whatever the others do.

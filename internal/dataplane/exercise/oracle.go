@@ -3,8 +3,11 @@ package exercise
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"github.com/gopacket/gopacket/layers"
+
+	"shunt/internal/dataplane"
 )
 
 // KeyOf is the wire key of a packet that comes in by a port.
@@ -68,7 +71,7 @@ func (r *Rig) Learned(in, out Packet, lease uint32) Slot {
 	copy(s.DmacOut[:], out.To)
 	copy(s.SmacOut[:], out.From)
 	s.LabelIn = Word(binary.BigEndian.AppendUint32(nil, in.Label))
-	s.Mtu, s.Oif, s.Why = 1500, uint32(r.WANIndex), 0
+	s.Mtu, s.Oif, s.Why = 1500, uint32(r.WANIndex), learned
 	s.Tx = r.tx(r.WANIndex)
 	from := s.Key
 	if in.Src != out.Src || in.Dst != out.Dst || from.Sport != to.Sport || from.Dport != to.Dport {
@@ -78,6 +81,9 @@ func (r *Rig) Learned(in, out Packet, lease uint32) Slot {
 	s.L4Delta = l4Delta(in, out)
 	return s
 }
+
+// learned is REASON_LEARNED.
+var learned = uint8(slices.Index(dataplane.Reasons, "learned"))
 
 // tx is the port's index in the redirect map.
 func (r *Rig) tx(index int) uint16 {

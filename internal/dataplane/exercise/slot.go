@@ -196,6 +196,16 @@ func (r *Rig) Clear() error {
 	return err
 }
 
+// ForgetSamples empties the memory of packets without a slot.
+func (r *Rig) ForgetSamples() error {
+	notes, err := r.maps[".data.notebooks"].Memory()
+	if err != nil {
+		return err
+	}
+	_, err = notes.WriteAt(make([]byte, notes.Size()), 0)
+	return err
+}
+
 // Control reads the settings.
 func (r *Rig) Control() Control {
 	var c Control
