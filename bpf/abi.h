@@ -241,7 +241,7 @@ struct control {
 	__u32 tcp_off;
 	__u32 hz;
 	__u32 clock;			/* raised before any change is obeyed: sightings from before teach nothing */
-	__u32 zero;
+	__u32 verify;			/* every Nth flow gets leases of a quarter of a second; 0: none */
 	__u64 secret[8];		/* odd: keys of the flow hash, random per start from nothing */
 	__u64 mix;			/* odd: its multiplier for the second choice */
 };
@@ -272,6 +272,7 @@ enum mark_magic {
 enum event_kind {
 	EVENT_LIBERAL = 1,		/* set be-liberal on this connection, please */
 	EVENT_RESET = 2,		/* it was reset: conntrack may not have believed it */
+	EVENT_DIFFERENCE = 3,		/* struct difference: the kernel does something else now */
 };
 
 /* BPF to daemon, by ring buffer: a connection by one of its tuples (LIBERAL: the original). */
@@ -282,6 +283,29 @@ struct event {
 	__u16 sport, dport;
 	__u32 pad;
 	__u32 saddr[4], daddr[4];	/* IPv4: the first word */
+};
+
+/* What a packet becomes. */
+struct form {
+	__u32 saddr, daddr;		/* last words for IPv6 */
+	__u16 sport, dport;
+	__u8 dmac[6], smac[6];
+	__u32 oif, mark, priority;
+	__u16 mtu;
+	__u8 dscp;			/* TOS or traffic class without ECN */
+	__u8 zero;
+	struct flow_words out6;
+};
+
+/* BPF to daemon, by the same ring buffer: a renewal found that the kernel does something else
+ * than when the lease was given, in one and the same generation. */
+struct difference {
+	__u32 kind;			/* EVENT_DIFFERENCE */
+	__u32 gen;
+	struct flow_key key;
+	struct flow_words in6;
+	__u64 packets;			/* repeated in the old form since the flow was first armed */
+	struct form before, after;
 };
 
 /* A packet that no slot remembers, per CPU, for explain. */
@@ -310,6 +334,7 @@ _Static_assert(sizeof(struct sighting) == SIGHTING_SIZE, "sighting");
 _Static_assert(sizeof(struct slot) == SLOT_SIZE, "slot");
 _Static_assert(__builtin_offsetof(struct slot, saddr) == 64, "line 1");
 _Static_assert(__builtin_offsetof(struct slot, in6) == 128, "line 2");
+_Static_assert(sizeof(struct form) == 64, "form");
 _Static_assert(sizeof(struct sample) == 64, "sample");
 
 #endif

@@ -6,35 +6,8 @@
 #ifndef SHUNT_ARM_H
 #define SHUNT_ARM_H
 
-#include "sight.h"
-#include "edit.h"
+#include "differ.h"
 #include "verdict.h"
-
-/* What is learned, gathered before the slot is touched. */
-struct lesson {
-	struct rewrite rw;
-	__u32 lease;		/* jiffies from now */
-	__u16 mtu;
-	__u8 flags;
-	__u8 scale, reverse_scale;	/* of the windows that the two sides advertise */
-};
-
-static __always_inline int same_rewrite(const struct slot *s, const struct lesson *l, __u32 oif)
-{
-	const word *a = (const void *)&s->saddr, *b = (const void *)&l->rw;
-
-	for (int i = 0; i < 8; i++)
-		if (a[i] != b[i])
-			return 0;
-	if (family_of(&s->key) == 6) {
-		a = (const void *)&s->out6;
-		b = (const void *)&l->rw.out6;
-		for (int i = 0; i < 6; i++)
-			if (a[i] != b[i])
-				return 0;
-	}
-	return s->oif == oif && s->dscp_out == l->rw.dscp && s->mtu == l->mtu;
-}
 
 /* The daemon may be told of a change between sighting and now, and go through the armed slots
  * (Plane.Forget) before this one was among them. It raises the clock first and looks
@@ -69,7 +42,7 @@ static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *sk
 		/* several packets are under way when a lease ends: the first one counts */
 		if (s->gen != g->gen || passed(s->lease, now_jiffies()))
 			s->renewals++;
-		reason = s->gen != g->gen || same_rewrite(s, l, skb->ifindex) ? REASON_RENEWED : REASON_CHANGED;
+		reason = s->gen != g->gen || !differ(skb, s, g, l) ? REASON_RENEWED : REASON_CHANGED;
 	} else {
 		s->packets = 0;
 		s->bytes = 0;
@@ -128,13 +101,17 @@ static __always_inline void slot_pair(const struct slot *s, const struct lesson 
 }
 
 /* The lease: stretched while the daemon beats, with jitter, so that flows that were
- * learned together do not all come back together. */
-static __always_inline __u32 lease_length(void)
+ * learned together do not all come back together. With `verify` every Nth flow, by its
+ * keyed hash, has short ones: so its proofs cost a hit nothing (to send it to the kernel
+ * in the middle of a lease, each hit would have to ask), and go on while no daemon lives. */
+static __always_inline __u32 lease_length(__u32 hash)
 {
 	__u32 lease = ctl.lease;
 
 	if (!passed(ctl.beat + ctl.beat_max, now_jiffies()))
 		lease = ctl.lease_live;
+	if (ctl.verify && lease > ctl.hz / 4 && hash % ctl.verify == 0)
+		lease = ctl.hz / 4;
 	return lease - lease / 8 + bpf_get_prandom_u32() % (lease / 4 + 1);
 }
 

@@ -369,7 +369,7 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 	reason = learn_header(g, &f);
 	if (reason != REASON_LEARNED)
 		return reason;
-	l.lease = lease_length();
+	l.lease = lease_length(g->bucket);
 	reason = learn_conntrack(k, g, &f, s, &l);
 	if (reason != REASON_LEARNED)
 		return reason;

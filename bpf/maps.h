@@ -80,10 +80,12 @@ static __always_inline struct transmit *transmit_of(__u32 cpu, __u32 ifindex)
 }
 
 /* All stages write, the daemon reads. A full ring loses requests: be-liberal is asked
- * for again; a reset connection keeps its state until conntrack's timeout for one. */
+ * for again; a reset connection keeps its state until conntrack's timeout for one.
+ * Differences (differ.h) get no more than half of it. */
+enum { EVENTS = 64 * 1024 };	/* bytes */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 64 * 1024);
+	__uint(max_entries, EVENTS);
 } events SEC(".maps");
 
 #endif

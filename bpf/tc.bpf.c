@@ -295,6 +295,7 @@ const struct {
 	enum event_kind event_kind;
 	enum mark_magic mark_magic;
 	struct event event;
+	struct difference difference;
 	struct notebook notebook;
 	struct transmit transmit;
 } *names __attribute__((unused));

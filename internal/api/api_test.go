@@ -44,6 +44,9 @@ func (b *fakeBackend) Explain(q ExplainQuery) ([]Explanation, error) {
 	b.query = q
 	return []Explanation{{Reason: "not_seen"}}, b.err
 }
+func (b *fakeBackend) Differences() ([]Difference, error) {
+	return []Difference{{Before: Form{DSCP: 10}, After: Form{DSCP: 46}}}, b.err
+}
 func (b *fakeBackend) Pause(on bool) error { b.paused = append(b.paused, on); return b.err }
 func (b *fakeBackend) Stop() error         { b.stopped++; return b.err }
 
@@ -96,6 +99,9 @@ func TestExchange(t *testing.T) {
 		if ex, err := c.Explain(ctx, query); err != nil || len(ex) != 1 || !cmp.Equal(b.query, query, compareAddrs) {
 			t.Errorf("explain: %v, %v, query %v, want %v", ex, err, b.query, query)
 		}
+	}
+	if found, err := c.Differences(ctx); err != nil || len(found) != 1 || found[0].After.DSCP != 46 {
+		t.Errorf("differences: %v, %v", found, err)
 	}
 	if checks, err := c.Doctor(ctx); err != nil || len(checks) != 1 {
 		t.Errorf("doctor: %v, %v", checks, err)

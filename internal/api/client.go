@@ -52,6 +52,11 @@ func (c *Client) Explain(ctx context.Context, q ExplainQuery) ([]Explanation, er
 	return get[[]Explanation](ctx, c, "explain", q.Values())
 }
 
+// Differences asks for what renewals found that was not announced, the latest first.
+func (c *Client) Differences(ctx context.Context) ([]Difference, error) {
+	return get[[]Difference](ctx, c, "differences", nil)
+}
+
 // Doctor asks for the findings about the machine and the daemon's ports.
 func (c *Client) Doctor(ctx context.Context) ([]Check, error) {
 	return get[[]Check](ctx, c, "doctor", nil)

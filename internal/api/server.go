@@ -28,6 +28,8 @@ type Backend interface {
 	// a flow, and one without a flow if none has; then those of other flows between the same
 	// addresses. For a reason it returns one, for the table one for each flow.
 	Explain(ExplainQuery) ([]Explanation, error)
+	// Differences returns those that are kept, the latest first.
+	Differences() ([]Difference, error)
 	Doctor() ([]Check, error)
 	// Pause sends everything to the kernel (true), or ends that (false).
 	Pause(bool) error
@@ -106,6 +108,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /v1/status", answer(func(*http.Request) (any, error) { return b.Status() }))
 	mux.HandleFunc("GET /v1/ports", answer(func(*http.Request) (any, error) { return list(b.Ports()) }))
 	mux.HandleFunc("GET /v1/doctor", answer(func(*http.Request) (any, error) { return list(b.Doctor()) }))
+	mux.HandleFunc("GET /v1/differences", answer(func(*http.Request) (any, error) { return list(b.Differences()) }))
 	mux.HandleFunc("GET /v1/flows", answer(func(r *http.Request) (any, error) {
 		filter, err := flowFilterFrom(r.URL.Query())
 		if err != nil {

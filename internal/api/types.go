@@ -70,6 +70,7 @@ type Status struct {
 	Punts            uint64                       `json:"punts"`              // packets given to the kernel, counted at TC ingress
 	Counters         map[string]map[string]uint64 `json:"counters"`           // stage, then reason; zero ones left out
 	Events           map[string]uint64            `json:"events"`             // changes the kernel announced, by kind
+	Differences      uint64                       `json:"differences"`        // found by renewals since this daemon began: the kernel does something else, and had announced nothing
 }
 
 // FlowCount is the flow table's occupation, in slots.
@@ -175,6 +176,33 @@ type Counted struct {
 	Stage   string `json:"stage"`  // StageXDP, StageTCIngress or StageTCEgress
 	Reason  string `json:"reason"` // word
 	Packets uint64 `json:"packets"`
+}
+
+// Difference is what a renewal found: the kernel does something else to a flow than was
+// repeated until then, and had announced nothing. The last 256 are kept: GET /v1/differences,
+// the latest first.
+type Difference struct {
+	At          time.Time      `json:"at"`
+	Port        string         `json:"port"`        // the flow comes in here
+	Proto       string         `json:"proto"`       // as in Flow
+	Source      netip.AddrPort `json:"source"`      // as it comes in
+	Destination netip.AddrPort `json:"destination"` // as it comes in
+	Packets     uint64         `json:"packets"`     // repeated since the flow was first armed
+	Before      Form           `json:"before"`      // what was repeated
+	After       Form           `json:"after"`       // what the kernel does
+}
+
+// Form is what a flow's packets become.
+type Form struct {
+	Out         string         `json:"out"`         // port they go out by
+	Source      netip.AddrPort `json:"source"`      // as they go out
+	Destination netip.AddrPort `json:"destination"` // as they go out
+	SourceMAC   string         `json:"source_mac"`  // as they go out
+	DestMAC     string         `json:"dest_mac"`    // as they go out
+	DSCP        int            `json:"dscp"`        // 0 to 63
+	MTU         int            `json:"mtu"`         // largest IP packet
+	Mark        uint32         `json:"mark"`        // of the kernel, for qdiscs
+	Priority    uint32         `json:"priority"`    // of the kernel, for qdiscs
 }
 
 // Check is one finding of the doctor: GET /v1/doctor.

@@ -46,6 +46,7 @@ type fake struct {
 	paused       []bool
 	stop         func() error
 	query        api.ExplainQuery
+	differences  []api.Difference
 	filter       api.FlowFilter
 }
 
@@ -65,6 +66,7 @@ func (f *fake) Flows(filter api.FlowFilter) ([]api.Flow, error) {
 	}
 	return flows, f.err
 }
+func (f *fake) Differences() ([]api.Difference, error) { return f.differences, f.err }
 func (f *fake) Explain(q api.ExplainQuery) ([]api.Explanation, error) {
 	f.query = q
 	return f.explanations, f.err
@@ -132,6 +134,9 @@ func TestGolden(t *testing.T) {
 		"explain":      {"explain", "10.0.0.2:4000", "198.51.100.9:443/tcp"},
 		"explain.json": {"explain", "10.0.0.2:4000 198.51.100.9:443/tcp", "--json"},
 		"explain-all":  {"explain", "--all"},
+		"differences":  {"status", "--differences"},
+
+		"differences.json": {"status", "--differences", "--json"},
 	} {
 		code, out, err := shunt(append(args, "--state", state)...)
 		if code != 0 || err != "" {
@@ -158,6 +163,13 @@ func TestExplainAReason(t *testing.T) {
 		if _, _, err := shunt("explain", c.flag, "--state", state); err != "" || f.query != c.want {
 			t.Errorf("%s: asked for %+v, %s", c.flag, f.query, err)
 		}
+	}
+}
+
+func TestNoDifferences(t *testing.T) {
+	_, out, _ := shunt("status", "--differences", "--state", serve(t, &fake{}))
+	if want := "none: no renewal has found anything that was not announced\n"; out != want {
+		t.Errorf("%q, want %q", out, want)
 	}
 }
 

@@ -50,6 +50,7 @@ func example() *fake {
 				Remedy: "send traffic, then ask again", Counted: []api.Counted{{Port: "wan0", Stage: api.StageXDP, Reason: "not_ip", Packets: 1234}}},
 			near(explain(&flows[3], false, "old_generation")),
 		},
+		differences: exampleDifferences(),
 		checks: []api.Check{
 			{Name: "kernel", Level: api.LevelOK, Finding: "Linux 6.18.44: all that is needed"},
 			{Name: "port lan0", Level: api.LevelWarn, Finding: "veth, and its peer segments in software", Remedy: "ethtool -K lan0 gro on"},
@@ -88,6 +89,23 @@ func exampleReason() []api.Explanation {
 	return []api.Explanation{x}
 }
 
+// exampleDifferences are one of a plain flow, and one in which all is another.
+func exampleDifferences() []api.Difference {
+	ap := netip.MustParseAddrPort
+	a := api.Form{Out: "wan0", Source: ap("192.0.2.1:4000"), Destination: ap("198.51.100.9:443"),
+		SourceMAC: "02:00:00:00:00:01", DestMAC: "02:00:00:00:00:02", DSCP: 10, MTU: 1500}
+	b := a
+	b.DSCP = 46
+	c := api.Form{Out: "wan1", Source: ap("192.0.2.3:5000"), Destination: ap("198.51.100.10:80"),
+		SourceMAC: "02:00:00:00:00:03", DestMAC: "02:00:00:00:00:04", DSCP: 0, MTU: 1492, Mark: 1, Priority: 0x10002}
+	return []api.Difference{
+		{At: noon.Add(-3 * time.Second), Port: "lan0", Proto: "tcp", Source: ap("10.0.0.2:4000"), Destination: ap("198.51.100.9:443"),
+			Packets: 1234567, Before: a, After: b},
+		{At: noon.Add(-3 * time.Hour), Port: "lan0", Proto: "icmp", Source: ap("10.0.0.2:77"), Destination: ap("198.51.100.9:77"),
+			Packets: 12, Before: a, After: c},
+	}
+}
+
 func exampleStatus() api.Status {
 	return api.Status{
 		Version: "0.1.0", ABI: 1, PID: 1234, Started: noon.Add(-2*time.Hour - 3*time.Minute), Kernel: "6.18.44",
@@ -98,7 +116,8 @@ func exampleStatus() api.Status {
 			api.StageTCIngress: {"hit": 678, "judged": 222778},
 			api.StageTCEgress:  {"learned": 1300, "renewed": 90210, "unsighted": 131768},
 		},
-		Events: map[string]uint64{"route": 12, "neighbour": 4, "nftables": 1},
+		Differences: 2,
+		Events:      map[string]uint64{"route": 12, "neighbour": 4, "nftables": 1},
 	}
 }
 

@@ -13,16 +13,24 @@ import (
 )
 
 func (e *env) statusCommand() *cobra.Command {
-	return e.reader(&cobra.Command{
+	var differences bool
+	cmd := e.reader(&cobra.Command{
 		Use:   "status",
 		Short: "Show the daemon at a glance, and where packets left",
 		Long: `Shows the daemon, how full the flow table is, and for every reason how many packets
 left the programs by it at each stage. A packet may be counted once at each stage: one
-that XDP gave to the kernel is seen again at TC ingress.`,
+that XDP gave to the kernel is seen again at TC ingress.
+
+With --differences: what renewals found that the kernel does in another way than shunt did
+until then, though it had announced no change. The last 256 are kept, the latest first.`,
 		Example: `  shunt status
+  shunt status --differences
   shunt status --json | jq .counters.xdp.hit`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if differences {
+				return e.showDifferences(cmd.Context())
+			}
 			status, err := e.client().Status(cmd.Context())
 			if err != nil {
 				return err
@@ -30,6 +38,8 @@ that XDP gave to the kernel is seen again at TC ingress.`,
 			return e.show(status, func(p *page) { printStatus(p, status) })
 		},
 	})
+	cmd.Flags().BoolVar(&differences, "differences", false, "show what renewals found that no event had announced")
+	return cmd
 }
 
 func printStatus(p *page, s api.Status) {
@@ -47,6 +57,9 @@ func printStatus(p *page, s api.Status) {
 		count(uint64(s.Threshold))+" packets")
 	facts.add("repeated", share(s.Hits, s.Hits+s.Punts)+" of packets: "+count(s.Hits)+", the kernel had "+count(s.Punts))
 	facts.add("changes", events(s))
+	if s.Differences > 0 {
+		facts.add("unannounced", cell{count(s.Differences) + `; see "shunt status --differences"`, yellow})
+	}
 	p.table(facts)
 	if len(s.Counters) > 0 {
 		p.line("")

@@ -74,6 +74,7 @@ type Config struct {
 	Threshold uint32          // packets before a flow is learned, at least 1
 	Lease     time.Duration   // how long an entry may be used unproven
 	Flows     int             // slots of the flow table, a power of two
+	Verify    uint32          // every Nth flow is proved each 250 ms; 0: none
 }
 
 // Default is the configuration of an empty file. It names no port.
@@ -115,6 +116,7 @@ var allowed = map[string]string{
 	"threshold":   "is a number of packets from 1 to 4294967295",
 	"lease":       `is a duration from "100ms" to "60s"`,
 	"flows":       "is a power of two from 1024 to 2097152",
+	"verify":      "is a number from 0 to 4294967295: every Nth flow, 0 for none",
 	"ports":       `is a table for each port, such as [ports."eth0"]`,
 	"ports.*":     `is a table, such as [ports."eth0"]`,
 	"ports.*.xdp": `are "auto", "on", "off"`,
@@ -127,7 +129,7 @@ func (e valueError) Error() string {
 	return fmt.Sprintf("%s %q: allowed %s", e.key, e.value, allowed[e.key])
 }
 
-// Set gives a key of the file ("port", "xdp", "tcp", "threshold", "lease" or "flows") the
+// Set gives a key of the file ("port", "xdp", "tcp", "threshold", "lease", "flows" or "verify") the
 // value that is written there, or as a flag. "port" adds one. The error names key, value
 // and what is allowed.
 func (c *Config) Set(key, value string) error {
@@ -154,6 +156,10 @@ func (c *Config) Set(key, value string) error {
 		n, err := strconv.Atoi(value)
 		ok = err == nil && n >= minFlows && n <= maxFlows && n&(n-1) == 0
 		c.Flows = n
+	case "verify":
+		n, err := strconv.ParseUint(value, 10, 32)
+		ok = err == nil
+		c.Verify = uint32(n)
 	default:
 		return fmt.Errorf("unknown key %q", key)
 	}

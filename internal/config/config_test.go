@@ -48,6 +48,7 @@ tcp = "off"
 threshold = 4294967295
 lease = "100ms"
 flows = 1024
+verify = 100
 ports = {"lan*" = {xdp = "off"}, eth0.xdp = "auto"}
 `))
 	if err != nil {
@@ -56,7 +57,7 @@ ports = {"lan*" = {xdp = "off"}, eth0.xdp = "auto"}
 	want := Config{
 		Ports: []string{"eth0", "lan*"}, XDP: XDPOn, Threshold: 4294967295,
 		PortXDP: map[string]Mode{"lan*": XDPOff, "eth0": XDPAuto},
-		Lease:   100 * time.Millisecond, Flows: 1024,
+		Lease:   100 * time.Millisecond, Flows: 1024, Verify: 100,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -65,7 +66,7 @@ ports = {"lan*" = {xdp = "off"}, eth0.xdp = "auto"}
 
 func TestParseErrors(t *testing.T) {
 	const modes = `allowed are "auto", "on", "off"`
-	const keys = "port, xdp, tcp, threshold, lease, flows, ports"
+	const keys = "port, xdp, tcp, threshold, lease, flows, verify, ports"
 	for _, c := range []struct{ text, want string }{
 		{"\n\nxdp = \"fast\"", `f:3: xdp = "fast": ` + modes},
 		{"xdp = 3", `f:1: xdp = 3: ` + modes},
@@ -85,6 +86,8 @@ func TestParseErrors(t *testing.T) {
 		{"flows = 1000", "f:1: flows = 1000: allowed is a power of two from 1024 to 2097152"},
 		{"flows = 512", "f:1: flows = 512: allowed is a power of two"},
 		{"flows = 33554432", "f:1: flows = 33554432: allowed is a power of two"},
+		{"verify = -1", "f:1: verify = -1: allowed is a number from 0 to 4294967295: every Nth flow, 0 for none"},
+		{`verify = "all"`, `f:1: verify = "all": allowed is a number`},
 		{`port = "eth0"`, `f:1: port = "eth0": allowed is a list of interface names or wildcards`},
 		{"port = [\"eth0\",\n3]", "f:2: 3]: allowed is a list of interface names"},
 		{`port = [""]`, `f:1: port = [""]: allowed is a list of`},

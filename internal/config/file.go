@@ -45,6 +45,7 @@ type raw struct {
 	Threshold *int64   `toml:"threshold"`
 	Lease     *string  `toml:"lease"`
 	Flows     *int64   `toml:"flows"`
+	Verify    *int64   `toml:"verify"`
 	Ports     map[string]struct {
 		XDP *string `toml:"xdp"`
 	} `toml:"ports"`
@@ -77,7 +78,7 @@ func (f *file) apply(cfg *Config, r *raw) error {
 			pairs = append(pairs, pair{key, *s})
 		}
 	}
-	for key, n := range map[string]*int64{"threshold": r.Threshold, "flows": r.Flows} {
+	for key, n := range map[string]*int64{"threshold": r.Threshold, "flows": r.Flows, "verify": r.Verify} {
 		if n != nil {
 			pairs = append(pairs, pair{key, strconv.FormatInt(*n, 10)})
 		}

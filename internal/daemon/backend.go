@@ -47,6 +47,7 @@ func (d *Daemon) Status() (api.Status, error) {
 			s.Punts = c.Total() - c.Of("hit") - c.Of("tcp_implausible")
 		}
 	}
+	s.Differences = d.differences.count(s.Counters[api.StageTCEgress]["changed"])
 	var err error
 	s.Flows, err = d.look().Count()
 	s.Flows.Slots = d.cfg.Flows

@@ -59,6 +59,8 @@ type Daemon struct {
 	lease  leaseControl
 	beaten heartbeat
 	closed bool
+
+	differences differences
 }
 
 // heartbeat is the last one: the data path's clock beside this process's.
@@ -144,7 +146,7 @@ func open(cfg config.Config, paths config.Paths) (*Daemon, error) {
 	d.lease = leaseControl{base: cfg.Lease}
 	d.plane.Configure(dataplane.Settings{
 		Threshold: cfg.Threshold, HZ: hz, TCP: cfg.TCP,
-		Lease: d.jiffies(cfg.Lease), LeaseLive: d.jiffies(cfg.Lease),
+		Lease: d.jiffies(cfg.Lease), LeaseLive: d.jiffies(cfg.Lease), Verify: cfg.Verify,
 	})
 	if d.plane.TookOver {
 		d.log.Info("took over the data path of an earlier daemon", "bpffs", paths.BPFFS)
@@ -195,6 +197,9 @@ func (d *Daemon) serve(ctx context.Context) error {
 	if err := d.beat(); err != nil {
 		return err
 	}
+	if err := d.differences.begin(d.plane); err != nil {
+		return err
+	}
 	// what changed while nobody listened is unknown
 	d.plane.Bump()
 	if err := d.review(true); err != nil {
@@ -220,7 +225,9 @@ func (d *Daemon) serve(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return api.NewServer(d).Serve(ctx, listener) })
 	g.Go(func() error {
-		return hear(dataplane.Listener{Request: func(q dataplane.Request) { d.serveRequest(ct, q) }})
+		return hear(dataplane.Listener{
+			Request: func(q dataplane.Request) { d.serveRequest(ct, q) }, Difference: d.differs,
+		})
 	})
 	g.Go(func() error { <-ctx.Done(); return stopHearing() })
 	look := make(chan bool, 1)

@@ -88,6 +88,7 @@ func (p *Plane) Forget(scopes []Scope) (n int) {
 	defer p.raise.Unlock()
 	p.table.tick()
 	c := p.control()
+	p.note(scopes)
 	may := func(s *tcSlot) bool { return mayServe(s, c.Beat, c.Hz) }
 	out := func(s *tcSlot) {
 		if may(s) && atomic.SwapUint32(&s.Gen, uint32(tcAbiGEN_NEVER)) != uint32(tcAbiGEN_NEVER) {

@@ -3,6 +3,6 @@ package dataplane
 // The objects are made from bpf/ by `make generate` and not committed: clang is needed
 // for this package alone. clang-19 is pinned, others give larger programs.
 //
-//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target amd64 -no-global-types -type reason -type stage -type slot_state -type slot_flag -type port_flag -type abi -type kind -type event_kind -type mark_magic -type slot -type bucket -type control -type tally -type port -type transmit -type event -type notebook -type sample -type flow_key -type flow_words tc ../../bpf/tc.bpf.c -- -O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu
+//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target amd64 -no-global-types -type reason -type stage -type slot_state -type slot_flag -type port_flag -type abi -type kind -type event_kind -type mark_magic -type slot -type bucket -type control -type tally -type port -type transmit -type event -type difference -type notebook -type sample -type form -type flow_key -type flow_words tc ../../bpf/tc.bpf.c -- -O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu
 //go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target amd64 -no-global-types xdp ../../bpf/xdp.bpf.c -- -O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu
 //go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target amd64 -no-global-types health ../../bpf/health.bpf.c -- -O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu

@@ -48,6 +48,7 @@ type Settings struct {
 	LeaseLive uint32 // while it beats
 	HZ        uint32
 	TCP       bool
+	Verify    uint32 // every Nth flow is proved each 250 ms; 0: none
 }
 
 // Plane is one loaded data path.
@@ -71,6 +72,7 @@ type Plane struct {
 	refused map[int]error // ports without the XDP program that is wanted, by ifindex
 	table   table
 	raise   sync.Mutex // Bump reads, then writes; Forget clears bits that it alone reads, and reads ports
+	obeyed  []obeyed   // by Forget, a while ago; under raise
 
 	// TookOver tells that the maps and links of an earlier process were kept.
 	TookOver bool
@@ -338,6 +340,7 @@ func (p *Plane) Configure(s Settings) {
 	p.setWord(unsafe.Offsetof(c.Threshold), s.Threshold)
 	p.setWord(unsafe.Offsetof(c.Lease), s.Lease)
 	p.SetLiveLease(s.LeaseLive)
+	p.setWord(unsafe.Offsetof(c.Verify), s.Verify)
 	p.setWord(unsafe.Offsetof(c.Hz), s.HZ)
 	p.setWord(unsafe.Offsetof(c.Idle), s.HZ)
 	p.setWord(unsafe.Offsetof(c.BeatMax), 3*s.HZ)

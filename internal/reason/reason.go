@@ -100,7 +100,7 @@ var table = map[string]meaning{
 	"learned": {"the kernel forwarded it, and shunt wrote down what it did", see, ""},
 	"renewed": {"the kernel did the same again; the lease was renewed", prove, ""},
 	"changed": {"the kernel now does something else with this flow; the entry was corrected", prove,
-		"if there are many, something changes forwarding without announcing it"},
+		"shunt status --differences shows what; if there are many, something changes forwarding and does not announce it"},
 	"unsighted":    {"leaves a port, but was not watched coming in: local traffic, or not due for learning", same, ""},
 	"redirected":   {"another tc program, or the fast path itself, sent it here, not the stack", same, ""},
 	"local_socket": {"sent by this machine itself", same, ""},

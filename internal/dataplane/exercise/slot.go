@@ -90,7 +90,7 @@ type Control struct {
 	Abi, Gen, Paused, NoMarks       uint32
 	Threshold, Idle                 uint32
 	Lease, LeaseLive, Beat, BeatMax uint32
-	TcpOff, Hz, Clock, Zero         uint32
+	TcpOff, Hz, Clock, Verify       uint32
 	Secret                          [8]uint64
 	Mix                             uint64
 }
