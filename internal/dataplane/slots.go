@@ -72,11 +72,11 @@ func (s *Slot) Sighted() uint32 {
 	return s.raw.Count
 }
 
-// Ends are both ends as the flow comes in and, once it is armed, as it leaves.
+// Ends are both ends as the flow comes in and, once NAT is armed, as it leaves.
 func (s *Slot) Ends() (in, out Tuple) {
 	k := &s.raw.Key
 	in = k.tuple(s.raw.In6)
-	if s.State() != StateArmed {
+	if s.State() != StateArmed || s.raw.Flags&uint8(tcSlotFlagSLOT_NAT) == 0 {
 		return in, in
 	}
 	return in, tuple(k.family(), s.raw.Out6, s.raw.Saddr, s.raw.Daddr, s.raw.Sport, s.raw.Dport)
