@@ -100,17 +100,26 @@ static __always_inline void slot_pair(const struct slot *s, const struct lesson 
 	flow_unlock(rev);
 }
 
+/* Every Nth flow has short leases, so its proofs cost a hit nothing (to send it to the kernel in
+ * the middle of a lease, each hit would have to ask), and go on while no daemon lives. Which
+ * ones is by their keyed hash, stirred once more: keys in a row have hashes in a row. */
+static __always_inline int is_verified(__u32 hash)
+{
+	if (!ctl.verify)
+		return 0;
+	hash = (hash ^ hash >> 16) * (__u32)ctl.mix;
+	return (hash ^ hash >> 15) % ctl.verify == 0;
+}
+
 /* The lease: stretched while the daemon beats, with jitter, so that flows that were
- * learned together do not all come back together. With `verify` every Nth flow, by its
- * keyed hash, has short ones: so its proofs cost a hit nothing (to send it to the kernel
- * in the middle of a lease, each hit would have to ask), and go on while no daemon lives. */
+ * learned together do not all come back together. */
 static __always_inline __u32 lease_length(__u32 hash)
 {
 	__u32 lease = ctl.lease;
 
 	if (!passed(ctl.beat + ctl.beat_max, now_jiffies()))
 		lease = ctl.lease_live;
-	if (ctl.verify && lease > ctl.hz / 4 && hash % ctl.verify == 0)
+	if (lease > ctl.hz / 4 && is_verified(hash))
 		lease = ctl.hz / 4;
 	return lease - lease / 8 + bpf_get_prandom_u32() % (lease / 4 + 1);
 }
