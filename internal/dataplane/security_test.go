@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -78,6 +79,8 @@ func TestSecurityPath(t *testing.T) {
 	p := &Plane{maps: c.Maps}
 	p.count, err = c.Maps[countersMap].Memory()
 	must(err)
+	p.notes, err = c.Maps[notebooksMap].Memory()
+	must(err)
 	var bridge *net.Interface
 	must(port.NS.Do(func() (err error) {
 		if bridge, err = net.InterfaceByName("br0"); err != nil {
@@ -108,6 +111,11 @@ func TestSecurityPath(t *testing.T) {
 		}
 		if marked == "1" && (ipsec == 0 || others != 0) || marked == "0" && (ipsec != 0 || others == 0) {
 			t.Errorf("with the extension %s: %d counted as ipsec, %d as not", marked, ipsec, others)
+		}
+		if s, err := p.Samples(); err != nil || !slices.ContainsFunc(s, func(s Sample) bool {
+			return s.Reason == "ipsec" && s.Port == bridge.Index && s.In.Destination.String() == "198.18.0.1:2000"
+		}) {
+			t.Errorf("for explain %+v, %v are remembered; want the packet", s, err)
 		}
 	}
 }
