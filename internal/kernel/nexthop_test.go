@@ -3,7 +3,10 @@ package kernel
 import (
 	"encoding/binary"
 	"net"
+	"os/exec"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -79,6 +82,19 @@ func frame(t *testing.T, name string, from net.HardwareAddr) {
 	}
 }
 
+// forwarding waits until a bridge forwards what its port gets: before, it learns nothing of it.
+func forwarding(t *testing.T, port string) {
+	t.Helper()
+	for begun := time.Now(); time.Since(begun) < patience; time.Sleep(10 * time.Millisecond) {
+		if out, err := exec.Command("bridge", "link", "show", "dev", port).Output(); err != nil {
+			t.Fatalf("bridge link show dev %s: %v", port, err)
+		} else if strings.Contains(string(out), "state forwarding") {
+			return
+		}
+	}
+	t.Fatalf("%s does not forward", port)
+}
+
 // TestWatchFDB: a bridge learns a MAC, hears it again, finds it behind another port, and is
 // told by hand.
 func TestWatchFDB(t *testing.T) {
@@ -94,6 +110,8 @@ func TestWatchFDB(t *testing.T) {
 	for _, name := range []string{"br0", "pa", "pb", "ha", "hb"} {
 		run(t, "ip link set "+name+" up")
 	}
+	forwarding(t, "pa")
+	forwarding(t, "pb")
 	pa, pb := index(t, "pa"), index(t, "pb")
 	mac, _ := net.ParseMAC("02:00:00:00:00:99")
 	events := listen(t)
