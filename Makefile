@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 # Why each package is here: docs/decisions/dependencies.md.
-PACKAGES := bpftool busybox-static ca-certificates clang-19 conntrack ethtool git iperf3 iproute2 \
+PACKAGES := bpftool busybox-static ca-certificates clang-19 conntrack ethtool git iperf3 iproute2 ipset \
 	iptables iputils-ping kmod libbpf-dev linux-libc-dev llvm-19 nftables procps python3-scapy \
 	qemu-system-x86 xz-utils zstd
 
@@ -21,7 +21,7 @@ BENCHES := firewall flows rules tcp connections instructions
 # The cases of `shunt bench instructions` that are ours to change.
 OURS := shunt-xdp shunt-xdp6 shunt-tc shunt-tax
 
-.PHONY: help deps go root generate build test test-vm demo bench bench-check bench-baseline lint fmt clean
+.PHONY: help deps go root generate build test test-vm change demo bench bench-check bench-baseline lint fmt clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,6 +59,9 @@ test: root build lint ## check and test everything, Debian's kernels in short; n
 
 test-vm: root build ## run all of e2e and twin under Debian's kernel 6.12, emulated; minutes
 	go test -count=1 -v -timeout 1h ./test/vm -full
+
+change: root build ## make every kind of change 30 times, and print how soon each is obeyed; a quarter of an hour
+	go test -count=1 -v -timeout 1h ./test/change -run TestChanges -times 30 -strict
 
 demo: root build ## show a firewall with shunt off, on and off again, in two minutes
 	build/shunt lab firewall run

@@ -4,8 +4,9 @@
 //	go test ./test/vm                          a few of their tests: part of `make test`
 //	go test -v -timeout 1h ./test/vm -full     all of them: `make test-vm`
 //	go test -v ./test/vm -suite e2e -tests X   those that match, as -run says it
+//	go test -v ./test/vm -suite change         every kind of change, once
 //
-// The suites are those of test/e2e and test/twin, unchanged: compiled here, run there as
+// The suites are those of test/e2e, test/twin and test/change, unchanged: compiled here, run there as
 // root. In the guest a second is a thousand million instructions, however busy this machine
 // is, so deadlines mean the same in every run. It takes about ten times as long as here.
 //
@@ -31,7 +32,7 @@ import (
 
 var (
 	full  = flag.Bool("full", false, "run all tests of the suites")
-	suite = flag.String("suite", "", "run tests of this suite only: e2e or twin")
+	suite = flag.String("suite", "", "run tests of this suite only: e2e, twin or change")
 	tests = flag.String("tests", "", "with -suite: those that match")
 )
 
@@ -44,6 +45,9 @@ var short = map[string][]run{"short": {
 	{"twin", "-test.run=^TestTwins$/^masquerade$/^wire$"},
 	{"e2e", "-test.run=^(TestPortTaken|TestStatelessRewrite)$"},
 }}
+
+// slower are flags for suites that send at a rate: a guest has a tenth of the breath.
+var slower = map[string]string{"change": "-each=5ms -times=1"}
 
 // longest is the test that makes two guests take about the same time if it changes over.
 const longest = "^TestTrafficSurvives$"
@@ -96,6 +100,7 @@ exec cp "${0%/*}/$from" "$to"
 	for name, args := range map[string][]string{
 		"twin.test":     {"test", "-c", "shunt/test/twin"},
 		"e2e.test":      {"test", "-c", "shunt/test/e2e"},
+		"change.test":   {"test", "-c", "shunt/test/change"},
 		"shunt":         {"build", "shunt/cmd/shunt"},
 		"shunt-upgrade": {"build", "-ldflags=-s -w -X main.e2e=upgrade", "shunt/cmd/shunt"},
 	} {
@@ -122,7 +127,7 @@ func play(t *testing.T, bin, name string, runs []run, limit time.Duration) {
 	}
 	var script strings.Builder
 	for _, r := range runs {
-		fmt.Fprintf(&script, "(cd '%s/test/%s' && '%s/%s.test' -test.v '%s') || code=1\n", top, r.suite, bin, r.suite, r.flags)
+		fmt.Fprintf(&script, "(cd '%s/test/%s' && '%s/%s.test' -test.v '%s' %s) || code=1\n", top, r.suite, bin, r.suite, r.flags, slower[r.suite])
 	}
 	var out bytes.Buffer
 	o := vm.Options{

@@ -1,0 +1,241 @@
+// Package change shows that what changes on a router is obeyed: at once where the kernel
+// announces it, within one lease where it does not or where nobody listens.
+//
+// Each kind of change (kinds_*_test.go) has a router of its own, with three hosts
+// (rig_test.go) and numbered packets of all flows under way all the time (pump_test.go). First
+// the kernel alone is changed, and what then comes out, where, with which bytes and MACs, is
+// the model. Then shunt is started, all flows must truly be repeated, and the same change is made
+// again and again. After it the hosts must see what they saw without shunt; the time from the
+// change to the last packet that was still treated as before is measured, and printed in a table. A
+// flow that is then dropped must never be repeated again, one that is not must be.
+//
+// Times are those of this machine and of veths. Where the machine itself stands still during a
+// measurement (the sender's thread tells), that one is taken again. It needs root.
+package change
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"shunt/internal/api"
+)
+
+// program is the daemon under test, upgrade another build of it.
+var program, upgrade string
+
+var (
+	times  = flag.Int("times", 2, "how often each kind of change is made, each way")
+	each   = flag.Duration("each", time.Millisecond, "a packet of each flow is sent so often")
+	strict = flag.Bool("strict", false, "judge the 99th percentile of each kind, not the median")
+)
+
+const (
+	// What is announced is to be obeyed within this.
+	atOnce = 20 * time.Millisecond
+	// Of changes that are announced: so long that no lease ends in time to hide a deaf daemon.
+	longLease = 4 * time.Second
+	// Of those that are not, and that have a lease to wait for.
+	shortLease = 500 * time.Millisecond
+	// Leases are up to an eighth longer (design, lease).
+	jitter = 8
+)
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "change:", err)
+		os.Exit(1)
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (int, error) {
+	if os.Geteuid() != 0 {
+		return 0, errors.New("network namespaces and BPF need root; run the tests with sudo")
+	}
+	dir, err := os.MkdirTemp("", "change")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	program, upgrade = filepath.Join(dir, "shunt"), filepath.Join(dir, "shunt-next")
+	for path, flags := range map[string]string{program: "-s -w", upgrade: "-s -w -X main.e2e=upgrade"} {
+		if out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", flags, "-o", path, "shunt/cmd/shunt").CombinedOutput(); err != nil {
+			return 0, fmt.Errorf("go build shunt/cmd/shunt: %w: %s", err, out)
+		}
+	}
+	flag.Parse()
+	flag.Set("test.parallel", "2") // they wait more than they work
+	code := m.Run()
+	measured.print()
+	return code, nil
+}
+
+// TestChanges makes every kind of change, without shunt and with it.
+func TestChanges(t *testing.T) {
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			if k.needs != nil {
+				if words := k.needs(); words != "" {
+					t.Skip(words)
+				}
+			}
+			k.run(t)
+		})
+	}
+}
+
+// run is all that is done about one kind of change.
+func (k *kind) run(t *testing.T) {
+	r := newRig(t, k.router)
+	r.lease = longLease
+	if !k.announced {
+		r.lease = shortLease
+	}
+	if k.setup != nil {
+		k.setup(r)
+	}
+	flows := r.standard()
+	if k.flows != nil {
+		flows = k.flows(r)
+	}
+	r.begin(flows, *each)
+	m := k.model(r)
+	for _, way := range []string{api.WayXDP, api.WayTC} {
+		row := &row{kind: k.name, way: way, announced: k.announced, lease: r.lease}
+		r.run(program, way)
+		for range *times {
+			k.repeat(r, m, row)
+		}
+		r.end()
+		row.kernel = m.losses
+		row.judge(t)
+		measured.add(row)
+	}
+}
+
+// model is what the kernel alone does about the change.
+func (k *kind) model(r *rig) *model {
+	r.t.Helper()
+	m := &model{before: r.forwarded()}
+	if k.prepare != nil {
+		k.prepare(r)
+		r.reach("prepared, without shunt", m.before, time.Second)
+	}
+	icmp, from := r.pump.icmp(), time.Now()
+	k.change(r)
+	m.after = r.steady("after the change, without shunt")
+	m.between, m.losses = r.transient(m.before, m.after, from, time.Now().Add(-flight))
+	m.errors = r.pump.icmp() > icmp+20 // not only on the way
+	if n := m.changed(); n < k.moves || k.moves == 0 && n > 0 {
+		r.t.Fatalf("without shunt the change moved %d flows, want %d or more (none for 0)", n, k.moves)
+	}
+	k.undo(r)
+	r.reach("after the undoing", m.before, 5*time.Second)
+	return m
+}
+
+// repeat makes the change once more, with shunt. If the machine stood still while it was
+// measured, the measurement does not count.
+func (k *kind) repeat(r *rig, m *model, row *row) {
+	r.t.Helper()
+	for try := 1; ; try++ {
+		s, still := k.once(r, m)
+		if r.t.Failed() {
+			r.t.Fatalf("%s, %s: see above", k.name, r.way)
+		}
+		if !k.announced || still < late || try == 5 {
+			row.samples = append(row.samples, s)
+			return
+		}
+		row.again++
+	}
+}
+
+// once makes the change with shunt and looks at all that follows. still is how long the
+// machine stood still meanwhile.
+func (k *kind) once(r *rig, m *model) (s sample, still time.Duration) {
+	r.t.Helper()
+	r.reach("before the change", m.before, 5*time.Second)
+	r.fast("before the change", k.repeated(m.before), r.way)
+	if k.prepare != nil {
+		k.prepare(r)
+		r.reach("prepared", m.before, 5*time.Second)
+	}
+	if !k.deaf {
+		r.fast("prepared", k.repeated(m.before), r.way)
+	}
+	icmp, from := r.pump.icmp(), time.Now()
+	k.change(r)
+	changed, words := k.moment(r, from)
+	// long enough to see how late it is
+	settled := r.reach("after the change", m.after, r.lease+r.lease/jitter+time.Second)
+	still = r.pump.stalled(from, settled)
+	k.afterwards(r, m)
+	end := time.Now()
+	time.Sleep(flight)
+	s = r.account(m, from, changed, settled, end)
+	s.words = words
+	if m.errors && r.pump.icmp() == icmp {
+		r.t.Errorf("%s: no ICMP error came, as without shunt", r.way)
+	}
+	k.undo(r)
+	r.pump.forget(time.Now().Add(-time.Second))
+	return s, still
+}
+
+// moment is when the change had been made: as the last announcement of it was heard, or, if
+// there was none, as the command returned.
+func (k *kind) moment(r *rig, from time.Time) (at time.Time, words []string) {
+	at = time.Now()
+	time.Sleep(2 * time.Millisecond) // it is read by another thread
+	seen := map[string]bool{}
+	for _, a := range r.heard.Since(from) {
+		if k.announced {
+			at = a.At
+		}
+		if !seen[a.What] {
+			words = append(words, a.What)
+		}
+		seen[a.What] = true
+	}
+	return at, words
+}
+
+// repeated says which streams shunt is to repeat while they have such outcomes.
+func (k *kind) repeated(v view) []bool {
+	should := make([]bool, len(v))
+	for i, o := range v {
+		should[i] = o != lost && (k.slow == nil || !k.slow(i))
+	}
+	return should
+}
+
+// afterwards asserts that what is dropped is never repeated again, and what is forwarded is,
+// if it should.
+func (k *kind) afterwards(r *rig, m *model) {
+	r.t.Helper()
+	if k.deaf {
+		time.Sleep(r.lease + r.lease/jitter)
+		return
+	}
+	before, _ := r.hits()
+	time.Sleep(150 * time.Millisecond)
+	if !k.slowAfter {
+		r.fast("after the change", k.repeated(m.after), "")
+	}
+	after, _ := r.hits()
+	for i, o := range m.after {
+		slow := k.slowAfter || k.slow != nil && k.slow(i)
+		if (o == lost || slow) && after[i] > before[i] && !k.queued {
+			r.t.Errorf("%s: %d packets of %s were repeated after the change: %s", r.way, after[i]-before[i], r.pump.streams[i].name, r.why(i))
+		}
+	}
+}
