@@ -76,6 +76,11 @@ func pages() map[string]func(*page) {
 			}, Skipped: []bench.Skipped{{Name: "mpls-push", Probe: "/proc/kallsyms has no mpls_xmit, and modprobe mpls_iptunnel: exit status 1: not found"}},
 				Targets: benchTargets})
 		},
+		"bench-changes": func(p *page) {
+			printChanges(p, &bench.ChangesReport{Head: benchHead("changes"), Modes: []bench.ChangesResult{
+				{HitShare: ratio, DaemonCPU: ratio}, {Changing: true, HitShare: ratio, DaemonCPU: ratio, Made: bench.Spread{Median: 999.6}, Reordered: 12345},
+			}, Targets: benchTargets})
+		},
 		"demo": func(p *page) { printDemo(p, demo) },
 	}
 }

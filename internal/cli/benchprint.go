@@ -149,3 +149,16 @@ func printConnections(p *page, r *bench.ConnectionsReport) {
 	p.table(t)
 	printTargets(p, r.Targets)
 }
+
+func printChanges(p *page, r *bench.ChangesReport) {
+	printHead(p, r.Head)
+	t := newTable(">CHANGES/S", ">HITS", ">LEAST", ">MOST", ">DAEMON", ">LEAST", ">MOST", ">LATE")
+	for _, m := range r.Modes {
+		percent := func(x float64) string { return fixed(100*x, 2) + " %" }
+		t.add(bench.Thousands(m.Made.Median), percent(m.HitShare.Median), percent(m.HitShare.Min), percent(m.HitShare.Max),
+			percent(m.DaemonCPU.Median), percent(m.DaemonCPU.Min), percent(m.DaemonCPU.Max), fmt.Sprint(m.Reordered))
+	}
+	p.table(t)
+	p.line("Daemon: of one CPU. Late: frames that came after a later one of their flow.")
+	printTargets(p, r.Targets)
+}
