@@ -100,7 +100,7 @@ func (p *Plane) program(kind string, index int) *ebpf.Program {
 // others are done all the same. An XDPError is only told again, not tried again, until
 // something else is wanted of the port.
 func (p *Plane) Apply(want []Attach) map[int]error {
-	failed := map[int]error{}
+	want, failed := p.fit(want)
 	keep := map[string]bool{}
 	next := map[int]Attach{}
 	for _, a := range want {
@@ -131,6 +131,33 @@ func (p *Plane) Apply(want []Attach) map[int]error {
 		p.Bump()
 	}
 	return failed
+}
+
+// fit leaves out what the port table has no room for. Ports that have a place keep it.
+func (p *Plane) fit(want []Attach) (fits []Attach, failed map[int]error) {
+	wanted, places := map[uint32]bool{}, map[uint32]bool{}
+	for _, a := range want {
+		wanted[uint32(a.Index)] = true
+	}
+	var index uint32
+	var port tcPort
+	for it := p.maps["ports"].Iterate(); it.Next(&index, &port); {
+		if wanted[index] {
+			places[index] = true
+		}
+	}
+	failed = map[int]error{}
+	for _, a := range want {
+		if !places[uint32(a.Index)] {
+			if len(places) == int(tcAbiMAX_PORTS) {
+				failed[a.Index] = fmt.Errorf("over %d ports; name fewer", tcAbiMAX_PORTS)
+				continue
+			}
+			places[uint32(a.Index)] = true
+		}
+		fits = append(fits, a)
+	}
+	return fits, failed
 }
 
 // bury drops links whose interface is gone, even if another one has its index by now.
@@ -351,7 +378,7 @@ func (p *Plane) freeIndex() (uint32, error) {
 			return tx, nil
 		}
 	}
-	return 0, fmt.Errorf("over %d ports; name fewer", tcAbiMAX_PORTS)
+	return 0, errors.New("the redirect map is full") // fit sees to it that it is not
 }
 
 // ForeignTCX returns the names of other people's tcx programs on an interface.

@@ -153,3 +153,24 @@ func TestEveryPackageHasAnEssay(t *testing.T) {
 		}
 	}
 }
+
+// The data path reads no clock that somebody can set: jiffies, and nanoseconds since boot.
+var clocks = regexp.MustCompile(`\bbpf_(ktime_get\w*|jiffies64)\b`)
+
+func TestClocksCannotBeSet(t *testing.T) {
+	found := 0
+	sources(t, func(path string, text []byte) {
+		if !within(path, "bpf") {
+			return
+		}
+		for _, name := range clocks.FindAllString(string(text), -1) {
+			found++
+			if name != "bpf_jiffies64" && name != "bpf_ktime_get_ns" {
+				t.Errorf("%s: %s: a lease must not end because a clock was set; use bpf_jiffies64", path, name)
+			}
+		}
+	}, ".c", ".h")
+	if found == 0 {
+		t.Error("no clock is read at all: this test looks in the wrong place")
+	}
+}
