@@ -21,7 +21,7 @@ BENCHES := firewall flows rules tcp connections instructions changes
 # The cases of `shunt bench instructions` that are ours to change.
 OURS := shunt-xdp shunt-xdp6 shunt-tc shunt-tax
 
-.PHONY: help deps go root generate build test test-vm change demo bench bench-check bench-baseline lint fmt clean
+.PHONY: help deps go root generate build test test-vm change chaos demo bench bench-check bench-baseline lint fmt clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -62,6 +62,9 @@ test-vm: root build ## run all of e2e and twin under Debian's kernel 6.12, emula
 
 change: root build ## make every kind of change 30 times, and print how soon each is obeyed; a quarter of an hour
 	go test -count=1 -v -timeout 1h ./test/change -run TestChanges -times 30 -strict
+
+chaos: root build ## do at random, for ten minutes, what can be done to a router and to daemons
+	go test -count=1 -v -timeout 1h ./test/change -run TestChaos -chaos 10m
 
 demo: root build ## show a firewall with shunt off, on and off again, in two minutes
 	build/shunt lab firewall run

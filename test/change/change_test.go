@@ -9,6 +9,8 @@
 // change to the last packet that was still treated as before is measured, and printed in a table. A
 // flow that is then dropped must never be repeated again, one that is not must be.
 //
+// chaos_test.go does such things at random, to two routers at a time of which one has shunt.
+//
 // Times are those of this machine and of veths. Where the machine itself stands still during a
 // measurement (the sender's thread tells), that one is taken again. It needs root.
 package change
@@ -106,7 +108,7 @@ func (k *kind) run(t *testing.T) {
 	if k.flows != nil {
 		flows = k.flows(r)
 	}
-	r.begin(flows, *each)
+	r.begin(flows, *each, newOutcomes())
 	m := k.model(r)
 	for _, way := range []string{api.WayXDP, api.WayTC} {
 		row := &row{kind: k.name, way: way, announced: k.announced, lease: r.lease}

@@ -39,13 +39,44 @@ type pump struct {
 	stop    chan struct{}
 	running sync.WaitGroup
 
+	*outcomes
+
 	mu      sync.Mutex
 	streams []*stream
-	keys    []string // of the outcomes
-	known   map[string]outcome
 	errors  [hosts]int // ICMP errors that came to each host
 	stalls  []stall    // when the machine let the sender wait
 	err     error
+}
+
+// outcomes gives numbers to all that a packet can become. Pumps that are compared share it.
+type outcomes struct {
+	mu    sync.Mutex
+	keys  []string
+	known map[string]outcome
+}
+
+func newOutcomes() *outcomes { return &outcomes{keys: []string{""}, known: map[string]outcome{}} }
+
+func (s *outcomes) number(key []byte) outcome {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o, ok := s.known[string(key)]
+	if !ok {
+		o = outcome(len(s.keys))
+		s.known[string(key)] = o
+		s.keys = append(s.keys, string(key))
+	}
+	return o
+}
+
+// name says what an outcome is.
+func (s *outcomes) name(o outcome) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o == lost {
+		return "nothing"
+	}
+	return describe(s.keys[o])
 }
 
 // stall is a time in which nothing was sent because this thread did not run.
@@ -55,9 +86,8 @@ type stall struct{ from, to time.Time }
 const late = 3 * time.Millisecond
 
 // newPump begins to take in; start begins to send.
-func newPump(taps [hosts]*tap, flows []flow, each time.Duration) *pump {
-	p := &pump{taps: taps, gap: each / time.Duration(len(flows)), stop: make(chan struct{}),
-		keys: []string{""}, known: map[string]outcome{}}
+func newPump(taps [hosts]*tap, flows []flow, each time.Duration, shared *outcomes) *pump {
+	p := &pump{taps: taps, gap: each / time.Duration(len(flows)), stop: make(chan struct{}), outcomes: shared}
 	for i, f := range flows {
 		p.streams = append(p.streams, &stream{flow: f, zero: f.frame(i)})
 	}
@@ -188,13 +218,7 @@ func (p *pump) take(at host, frame []byte, when int64) {
 	} else {
 		clear(key[sumAt+10 : sumAt+12])
 	}
-	o, ok := p.known[string(key)]
-	if !ok {
-		o = outcome(len(p.keys))
-		p.known[string(key)] = o
-		p.keys = append(p.keys, string(key))
-	}
-	k.outcome, k.got = o, when
+	k.outcome, k.got = p.outcomes.number(key), when
 }
 
 // isError reports whether a frame is an ICMP error, of IPv4 or IPv6.
@@ -210,16 +234,6 @@ func isError(frame []byte) bool {
 		return ip[6] == unix.IPPROTO_ICMPV6 && ip[40] < 128
 	}
 	return false
-}
-
-// name says what an outcome is.
-func (p *pump) name(o outcome) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if o == lost {
-		return "nothing"
-	}
-	return describe(p.keys[o])
 }
 
 // icmp is how many ICMP errors came in, at all hosts.

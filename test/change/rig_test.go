@@ -77,7 +77,7 @@ func (r *rig) addSpare() {
 }
 
 // begin starts the traffic: one packet of each flow in every `each`.
-func (r *rig) begin(flows []flow, each time.Duration) {
+func (r *rig) begin(flows []flow, each time.Duration, shared *outcomes) {
 	r.t.Helper()
 	var taps [hosts]*tap
 	for i, e := range []lab.End{r.Client, r.Server, r.spare} {
@@ -86,7 +86,7 @@ func (r *rig) begin(flows []flow, each time.Duration) {
 		r.must(err)
 		r.t.Cleanup(func() { r.must(taps[i].close()) })
 	}
-	r.pump = newPump(taps, flows, each)
+	r.pump = newPump(taps, flows, each, shared)
 	r.t.Cleanup(func() { r.must(r.pump.close()) })
 	for i := range flows {
 		if f := &flows[i]; f.proto == unix.IPPROTO_TCP {
