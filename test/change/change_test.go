@@ -220,6 +220,15 @@ func (k *kind) repeated(v view) []bool {
 	return should
 }
 
+// watch is for how long what is dropped must not be repeated again: a lease, where that is short
+// or time is no matter.
+func (k *kind) watch(r *rig) time.Duration {
+	if *strict || !k.announced {
+		return r.lease + r.lease/jitter
+	}
+	return 150 * time.Millisecond
+}
+
 // afterwards asserts that what is dropped is never repeated again, and what is forwarded is,
 // if it should.
 func (k *kind) afterwards(r *rig, m *model) {
@@ -229,7 +238,7 @@ func (k *kind) afterwards(r *rig, m *model) {
 		return
 	}
 	before, _ := r.hits()
-	time.Sleep(150 * time.Millisecond)
+	time.Sleep(k.watch(r))
 	if !k.slowAfter {
 		r.fast("after the change", k.repeated(m.after), "")
 	}
