@@ -31,6 +31,8 @@ var ruleKinds = []*kind{
 var quietKinds = []*kind{
 	{name: "conntrack -D", moves: 1, setup: lines(extra), prepare: (*rig).onlyKnown,
 		change: lines("conntrack -D -p udp --dport 10"), undo: undrop},
+	{name: "conntrack -D, older than the daemon", moves: 1, setup: lines(extra), prepare: (*rig).knownBefore,
+		change: lines("conntrack -D -p udp --dport 10"), undo: undrop},
 	{name: "iptables-legacy rule", moves: 1, needs: needs("iptables", "iptables-legacy", "-I", "FORWARD", "-p", "udp", "--dport", "10", "-j", "DROP"),
 		change: lines("iptables-legacy -I FORWARD -p udp --dport 10 -j DROP"),
 		undo:   lines("iptables-legacy -D FORWARD 1")},
@@ -98,6 +100,17 @@ func (r *rig) onlyKnown() {
 	r.t.Helper()
 	r.do("conntrack -D -p udp --dport 10", "nft add rule inet filter extra counter")
 	time.Sleep(100 * time.Millisecond)
+	r.do("nft insert rule inet filter extra ct state new udp dport 10 drop")
+}
+
+// knownBefore is onlyKnown with nobody listening as the connection is made: then the kernel does
+// not announce its end (nf_conntrack_events = 2, nf_conntrack_ecache.c).
+func (r *rig) knownBefore() {
+	r.t.Helper()
+	r.alive(func() { r.must(r.daemon.Stop()) })
+	r.do("conntrack -D -p udp --dport 10")
+	time.Sleep(100 * time.Millisecond)
+	again(r)
 	r.do("nft insert rule inet filter extra ct state new udp dport 10 drop")
 }
 

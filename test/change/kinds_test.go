@@ -23,6 +23,7 @@ type kind struct {
 	change    func(*rig)
 	undo      func(*rig)
 	moves     int
+	steps     bool           // it is made in several steps, of which the last one counts
 	announced bool           // the kernel tells the daemon; else the lease is the bound
 	slow      func(int) bool // streams that are not repeated at all
 	slowAfter bool           // after the change none is
@@ -147,13 +148,13 @@ var linkKinds = []*kind{
 		setup:  lines(`nft insert rule inet filter forward oifname "wan9" drop`),
 		change: lines("ip link set wan name wan9"),
 		undo:   lines("ip link set wan9 name wan")},
-	{name: "interface made anew, same index", announced: true, moves: 8,
+	{name: "interface made anew, same index", announced: true, moves: 8, steps: true,
 		change: func(r *rig) { r.rewire([]byte{2, 0, 0, 0, 19, 0x77}) },
 		undo:   undoing(func(r *rig) { r.rewire(r.WAN.MAC) }, afresh)},
 	{name: "qdisc added", announced: true, moves: 1, queued: true, // one that has no room for large packets
 		change: lines("tc qdisc add dev wan root bfifo limit 1000"),
 		undo:   lines("tc qdisc del dev wan root")},
-	{name: "foreign tc filter added", announced: true, moves: 1, slowAfter: true, // drops UDP to port 10
+	{name: "foreign tc filter added", announced: true, moves: 1, slowAfter: true, steps: true, // drops UDP to port 10
 		change: lines("tc qdisc add dev lan clsact", "tc filter add dev lan ingress prio 1 protocol ip bpf da bytecode '4,40 0 0 36,21 0 1 10,6 0 0 2,6 0 0 0'"),
 		undo:   lines("tc qdisc del dev lan clsact")},
 	{name: "bridge's FDB entry moved", announced: true, moves: 5, slow: always, setup: (*rig).bridge,

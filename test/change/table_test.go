@@ -99,7 +99,7 @@ func (r *row) String() string {
 		by = "-"
 	}
 	text := fmt.Sprintf("%-36s %-3s %5d  %9s %9s %9s  %6.1f %6d  %s", r.kind, r.way, len(r.samples),
-		ms(percentile(r.late(), 50)), ms(percentile(r.late(), 99)), ms(r.bound()), float64(losses)/float64(len(r.samples)), r.kernel, by)
+		ms(percentile(r.late(), 50)), ms(percentile(r.late(), 99)), ms(r.bound()), float64(losses)/float64(max(len(r.samples), 1)), r.kernel, by)
 	if r.again > 0 {
 		text += fmt.Sprintf(" (%d taken again)", r.again)
 	}
