@@ -113,8 +113,8 @@ func (k *kind) run(t *testing.T) {
 	for _, way := range []string{api.WayXDP, api.WayTC} {
 		row := &row{kind: k.name, way: way, announced: k.announced, lease: r.lease}
 		r.run(program, way)
-		for range *times {
-			k.repeat(r, m, row)
+		for i := range *times {
+			k.repeat(r, m, row, k.watch(r, i+1 == *times))
 		}
 		r.end()
 		row.kernel = m.losses
@@ -146,10 +146,10 @@ func (k *kind) model(r *rig) *model {
 
 // repeat makes the change once more, with shunt. If the machine stood still while it was
 // measured, the measurement does not count; on a machine that does so all the time there is none.
-func (k *kind) repeat(r *rig, m *model, row *row) {
+func (k *kind) repeat(r *rig, m *model, row *row, watch time.Duration) {
 	r.t.Helper()
 	for range 5 {
-		s, still := k.once(r, m)
+		s, still := k.once(r, m, watch)
 		if r.t.Failed() {
 			r.t.Fatalf("%s, %s: see above", k.name, r.way)
 		}
@@ -161,9 +161,9 @@ func (k *kind) repeat(r *rig, m *model, row *row) {
 	}
 }
 
-// once makes the change with shunt and looks at all that follows. still is how long the
-// machine stood still meanwhile.
-func (k *kind) once(r *rig, m *model) (s sample, still time.Duration) {
+// once makes the change with shunt and looks at all that follows, for so long. still is how
+// long the machine stood still meanwhile.
+func (k *kind) once(r *rig, m *model, watch time.Duration) (s sample, still time.Duration) {
 	r.t.Helper()
 	r.reach("before the change", m.before, 5*time.Second)
 	r.fast("before the change", k.repeated(m.before), r.way)
@@ -180,7 +180,7 @@ func (k *kind) once(r *rig, m *model) (s sample, still time.Duration) {
 	// long enough to see how late it is
 	settled := r.reach("after the change", m.after, r.lease+r.lease/jitter+time.Second)
 	still = max(r.pump.stalled(from, settled), spread)
-	k.afterwards(r, m)
+	k.afterwards(r, m, watch)
 	end := time.Now()
 	time.Sleep(flight)
 	s = r.account(m, from, changed, settled, end)
@@ -226,9 +226,9 @@ func (k *kind) repeated(v view) []bool {
 }
 
 // watch is for how long what is dropped must not be repeated again: a lease, where that is short
-// or time is no matter.
-func (k *kind) watch(r *rig) time.Duration {
-	if *strict || !k.announced {
+// or, for the last time, time is no matter.
+func (k *kind) watch(r *rig, last bool) time.Duration {
+	if *strict && last || !k.announced {
 		return r.lease + r.lease/jitter
 	}
 	return 150 * time.Millisecond
@@ -236,14 +236,14 @@ func (k *kind) watch(r *rig) time.Duration {
 
 // afterwards asserts that what is dropped is never repeated again, and what is forwarded is,
 // if it should.
-func (k *kind) afterwards(r *rig, m *model) {
+func (k *kind) afterwards(r *rig, m *model, watch time.Duration) {
 	r.t.Helper()
 	if k.deaf {
 		time.Sleep(r.lease + r.lease/jitter)
 		return
 	}
 	before, _ := r.hits()
-	time.Sleep(k.watch(r))
+	time.Sleep(watch)
 	if !k.slowAfter {
 		r.fast("after the change", k.repeated(m.after), "")
 	}
