@@ -119,10 +119,10 @@ func TestEventStorm(t *testing.T) {
 		name  string
 		pairs int
 		args  []string
-	}{{"of others", 1000, nil}, {"of ports", 300, []string{"--port", "st*"}}} {
+	}{{"of others", 1000, []string{"--xdp", "on"}}, {"of ports", 270, []string{"--xdp", "off", "--port", "st*"}}} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, lab.FirewallOptions{NAT: lab.NATMasquerade, Neighbours: true})
-			r.start(program, with(append(c.args, "--xdp", "on")...)...)
+			r.start(program, with(c.args...)...)
 			sink := r.sink(r.Server, 16)
 			stop := r.background(r.generator(20, 2000))
 			r.eventually("all flows are armed", patience, func() bool { return len(r.armed()) == 20 })
@@ -137,7 +137,7 @@ func TestEventStorm(t *testing.T) {
 			r.ip(made...)
 			r.ip(addressed...)
 			r.ip("link set group 7 up", "link set group 7 down", "link set group 7 up")
-			if c.args != nil {
+			if c.name == "of ports" {
 				r.tooMany("st", c.pairs)
 			}
 			r.ip("link del group 7")
@@ -215,7 +215,7 @@ func TestClockAhead(t *testing.T) {
 	before := r.status()
 	time.Sleep(2 * time.Second)
 	for _, f := range r.flows() {
-		if f.LeaseLeft > survivedLease.Seconds()*9/8 || f.Age < 1 || f.Age > 60 || f.Renewals < 2 {
+		if f.LeaseLeft > 10 || f.Age < 1 || f.Age > 60 || f.Renewals < 2 {
 			t.Errorf("lease %v s, age %v s, %d renewals", f.LeaseLeft, f.Age, f.Renewals)
 		}
 	}
