@@ -23,7 +23,7 @@ enum abi {
 	SIGHTINGS = 32,		/* sighted packets under way per CPU */
 	TALLY = 64,		/* counters in a row: whole cache lines, no two CPUs share one */
 	SLOT_SIZE = 192,	/* three cache lines; an IPv4 hit in the first of four places touches two */
-	SIGHTING_SIZE = 128,	/* two */
+	SIGHTING_SIZE = 192,	/* three, but only two where policy has no rules */
 	GEN_NEVER = 0,		/* no generation has this number */
 	BUCKETS = 16,		/* in the object; the daemon makes the table as large as it is told to */
 	SAMPLES = 256,		/* remembered packets without a slot, per CPU: the hash has 8 bits */
@@ -107,6 +107,10 @@ enum reason {
 	REASON_L4_REWRITTEN,		/* ports of a protocol that shunt does not edit */
 	REASON_TCP_OFF,			/* tcp = "off" */
 	REASON_SLOT_LOST,		/* the slot was given to another flow meanwhile */
+	/* what policy says to it: TC egress */
+	REASON_NOT_MARKED,		/* policy = "mark", and its connmark is another one, or it has none */
+	REASON_EXCLUDED,		/* by the configuration */
+	REASON_PER_PACKET_RULE,		/* a rule of the ruleset looks at each of its packets */
 	REASONS,
 };
 
@@ -219,6 +223,10 @@ struct sighting {
 	__u8 gso;
 	__u8 dmac[6], smac[6];
 	__u8 pad[26];
+	/* line 2: written at TC egress, for policy.h */
+	struct flow_key out;		/* as it goes out */
+	struct flow_words out6;
+	__u8 end[24];
 };
 
 struct port {
@@ -326,6 +334,50 @@ struct notebook {
 	__u32 jiffy, left;
 	__u64 zero[7];
 	struct sample samples[SAMPLES];
+};
+
+enum policy_size {
+	POLICY_RULES = 256,
+	POLICY_GROUPS = 32,		/* of ports, one bit each */
+};
+
+/* What conntrack calls a packet, for policy_rule.states. */
+enum policy_state {
+	POLICY_ESTABLISHED = 1,
+	POLICY_NEW = 2,			/* nothing came back yet */
+	POLICY_UNTRACKED = 4,		/* no conntrack, or by a notrack rule */
+};
+
+/* A rule about flows that may not be learned, or may (policy.h): all of it must fit. Each
+ * address and port is tried as it came in and as it goes out. */
+struct policy_rule {
+	__u32 saddr[4], smask[4];	/* IPv4: the last word, like flow_key */
+	__u32 daddr[4], dmask[4];
+	__u16 sport[2], dport[2];	/* from, to, in host order */
+	__u32 in, out;			/* a group that the port must be in; 0: any port */
+	__u16 kind, kind_mask;		/* family and protocol, as in flow_key.kind */
+	__u8 states;			/* enum policy_state, any of them */
+	__u8 reason;			/* HIT: it may be learned, whatever the rules behind say */
+	__u16 zero;
+};
+
+/* Written while the other one is in use. */
+struct policy_bank {
+	__u32 rules;			/* how many of rule[] there are */
+	__u32 marked;			/* only connections with connmark & mask == value */
+	__u32 value, mask;
+	struct policy_rule rule[POLICY_RULES];
+};
+
+struct policies {
+	__u32 bank;			/* which of the two counts, 0 or 1 */
+	__u32 zero[3];
+	struct policy_bank banks[2];
+};
+
+/* The groups that a port is in, for either bank. */
+struct member {
+	__u32 groups[2];
 };
 
 _Static_assert((int)REASONS < (int)TALLY, "tally");

@@ -84,6 +84,7 @@ struct nf_conn {
 	struct nf_conntrack_zone zone;
 	struct nf_conntrack_tuple_hash tuplehash[2];
 	unsigned long status;
+	__u32 mark;
 	struct nf_ct_ext *ext;
 	union nf_conntrack_proto proto;
 } CORE;

@@ -12,6 +12,7 @@
 
 #include "arm.h"
 #include "verdict.h"
+#include "policy.h"
 
 /* Does conntrack look at this family in this namespace? Its hook in PRE_ROUTING has a
  * priority of its own (ipv4_conntrack_ops); hook ops follow the hooks in memory. */
@@ -330,7 +331,7 @@ static __always_inline enum reason learn_header(const struct sighting *g, const 
 	return REASON_LEARNED;
 }
 
-static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *k, const struct sighting *g,
+static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *k, struct sighting *g,
 					 struct slot *s)
 {
 	__u32 iif = port_of(&g->key), oif = skb->ifindex;
@@ -367,6 +368,8 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 	if (reason || !take_frame(&f, skb) || f.family != family_of(&g->key) || f.proto != proto_of(&g->key))
 		return REASON_ENCAPSULATED;
 	reason = learn_header(g, &f);
+	if (reason == REASON_LEARNED)	/* before conntrack: be-liberal is not for what stays slow */
+		reason = policy_judge(k, g, &f);
 	if (reason != REASON_LEARNED)
 		return reason;
 	l.lease = lease_length(g->bucket);

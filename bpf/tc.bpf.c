@@ -298,6 +298,8 @@ const struct {
 	struct difference difference;
 	struct notebook notebook;
 	struct transmit transmit;
+	enum policy_size policy_size;
+	enum policy_state policy_state;
 } *names __attribute__((unused));
 
 char _license[] SEC("license") = "Dual BSD/GPL";

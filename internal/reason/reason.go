@@ -16,18 +16,20 @@ import (
 
 // The rules that stand behind the reasons, numbered as in ARCHITECTURE.md.
 const (
-	see      = "the first packets of every flow take the kernel's way, and are watched"
-	prove    = "an entry is a lease: when it ends, the kernel proves it again"
-	announce = "what the kernel announces is obeyed at once"
-	doubt    = "rule 1: in doubt, the kernel gets the packet, untouched"
-	never    = "rule 2: nothing is forwarded that the kernel would not have forwarded"
-	same     = "rule 3: a sighting is believed only for the very same packet"
-	tracked  = "rule 4: where conntrack is in use, only what it confirms is learned"
-	ends     = "rule 5: the kernel sees how every TCP connection opens and ends"
-	liberal  = "rule 6: TCP is repeated only once conntrack no longer checks its window"
-	whole    = "rule 8: no packet is ever made from half of a rewrite"
-	sent     = "rule 9: a hit is a frame that really left"
-	bounded  = "rule 12: memory is bounded; a full table means slow, never wrong"
+	see       = "the first packets of every flow take the kernel's way, and are watched"
+	prove     = "an entry is a lease: when it ends, the kernel proves it again"
+	announce  = "what the kernel announces is obeyed at once"
+	doubt     = "rule 1: in doubt, the kernel gets the packet, untouched"
+	never     = "rule 2: nothing is forwarded that the kernel would not have forwarded"
+	same      = "rule 3: a sighting is believed only for the very same packet"
+	tracked   = "rule 4: where conntrack is in use, only what it confirms is learned"
+	ends      = "rule 5: the kernel sees how every TCP connection opens and ends"
+	operator  = "the operator's word goes before all rules"
+	liberal   = "rule 6: TCP is repeated only once conntrack no longer checks its window"
+	perPacket = "rule 7: what a rule enforces per packet cannot be repeated"
+	whole     = "rule 8: no packet is ever made from half of a rewrite"
+	sent      = "rule 9: a hit is a frame that really left"
+	bounded   = "rule 12: memory is bounded; a full table means slow, never wrong"
 )
 
 type meaning struct{ words, rule, remedy string }
@@ -47,7 +49,7 @@ var table = map[string]meaning{
 	"hit": {"repeated by shunt, without the stack", "what the kernel did to this flow is done again", ""},
 
 	// What the packet is.
-	"paused": {"shunt is paused: everything takes the kernel's way", "the operator's word goes before all rules",
+	"paused": {"shunt is paused: everything takes the kernel's way", operator,
 		"shunt resume"},
 	"not_ip": {"neither IPv4 nor IPv6: ARP, LLDP, MPLS and the like belong to the kernel", doubt, ""},
 	"vlan_tag": {"the frame carries a VLAN tag", doubt,
@@ -131,7 +133,15 @@ var table = map[string]meaning{
 	"payload_changed": {"more was changed than addresses and ports: the L4 checksum tells", tracked,
 		"look for a helper, queue or rule that rewrites the payload"},
 	"l4_rewritten": {"ports were rewritten in a protocol whose checksum shunt does not edit", doubt, ""},
-	"tcp_off":      {"TCP is not repeated: tcp = \"off\"", "the operator's word goes before all rules", `tcp = "on" in the configuration`},
+	"tcp_off":      {"TCP is not repeated: tcp = \"off\"", operator, `tcp = "on" in the configuration`},
 	"slot_lost": {"its slot was given to another flow while the packet was in the kernel", bounded,
 		"if there are many, raise flows in the configuration"},
+
+	// What policy says to it.
+	"not_marked": {"policy = \"mark\", and its connection has not the mark that makes it fast", operator,
+		"have the ruleset set it: ct mark set 0x1 (nftables), or -j CONNMARK --set-mark 0x1"},
+	"excluded": {"the configuration says that it stays with the kernel", operator,
+		"see [[exclude]] and [[include]] in the configuration"},
+	"per_packet_rule": {"a rule of the firewall that it can reach looks at each packet", perPacket,
+		"accept established connections ahead of that rule, or mark what may be fast and set policy = \"mark\""},
 }

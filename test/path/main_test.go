@@ -82,6 +82,9 @@ payload_changed      tc-egress
 l4_rewritten         tc-egress
 tcp_off              xdp tc-ingress
 slot_lost            tc-egress
+not_marked           tc-egress
+excluded             tc-egress
+per_packet_rule      tc-egress
 `
 
 // exempt are reasons that no packet of this machine can reach, each with the evidence

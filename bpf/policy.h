@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * policy.h: may this flow be learned at all? The operator says so by connmark or by
+ * exclusions; and rules that look at each packet (design rule 7) say no.
+ *
+ * The daemon compiles all of it into one short list, of which the first rule that fits
+ * counts (internal/daemon/policy.go). It is asked once per lesson, so a hit costs nothing;
+ * a change of policy raises the generation, and what was learned before proves itself anew.
+ * Included by learn.h. Limit: POLICY_RULES; the daemon widens rules when there are more.
+ */
+#ifndef SHUNT_POLICY_H
+#define SHUNT_POLICY_H
+
+#include "maps.h"
+#include "sight.h"
+
+/* The daemon writes the bank that is not in use, then switches; TC egress reads. */
+struct policies policy SEC(".data.policy");
+
+/* By ifindex. The daemon writes, before it attaches to a port; TC egress reads. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, __u32);
+	__type(value, struct member);
+} members SEC(".maps");
+
+static __always_inline int address_fits(const __u32 *want, const __u32 *mask, const __u32 *head, __u32 last)
+{
+	return !((want[3] ^ last) & mask[3]) && !((want[0] ^ head[0]) & mask[0]) &&
+	       !((want[1] ^ head[1]) & mask[1]) && !((want[2] ^ head[2]) & mask[2]);
+}
+
+static __always_inline int port_fits(const __u16 *range, __u16 wire)
+{
+	__u16 port = __builtin_bswap16(wire);
+
+	return port >= range[0] && port <= range[1];
+}
+
+/* kernel/bpf/bpf_iter.c: the verifier looks at the body of such a loop until it learns
+ * nothing new, and not once for each rule. */
+struct counting { __u64 state; };
+extern int bpf_iter_num_new(struct counting *it, int start, int end) __ksym;
+extern int *bpf_iter_num_next(struct counting *it) __ksym;
+extern void bpf_iter_num_destroy(struct counting *it) __ksym;
+
+/* Rules are about what the ruleset sees, somewhere between the two ends: an address that
+ * is rewritten on the way counts in both its forms. */
+static __always_inline int rule_fits(const struct policy_rule *r, const struct sighting *g)
+{
+	if ((g->key.kind ^ r->kind) & r->kind_mask)
+		return 0;
+	if (!address_fits(r->saddr, r->smask, g->in6.saddr, g->key.saddr) &&
+	    !address_fits(r->saddr, r->smask, g->out6.saddr, g->out.saddr))
+		return 0;
+	if (!address_fits(r->daddr, r->dmask, g->in6.daddr, g->key.daddr) &&
+	    !address_fits(r->daddr, r->dmask, g->out6.daddr, g->out.daddr))
+		return 0;
+	return (port_fits(r->sport, g->key.sport) || port_fits(r->sport, g->out.sport)) &&
+	       (port_fits(r->dport, g->key.dport) || port_fits(r->dport, g->out.dport));
+}
+
+/* The first rule that fits; LEARNED if none says no. Not static: the verifier looks at it
+ * once, and not again for each way that leads here. A bank that is switched meanwhile is
+ * followed by a new generation, before which nothing that was sighted is learned. */
+__noinline enum reason policy_search(const struct sighting *g, __u32 groups_in, __u32 groups_out, __u32 state)
+{
+	const struct policy_bank *b = &policy.banks[OUR(policy.bank) & 1];
+	enum reason reason = REASON_LEARNED;
+	struct counting it;
+	int *n;
+
+	if (!g)		/* never, but the verifier asks */
+		return REASON_EXCLUDED;
+	bpf_iter_num_new(&it, 0, b->rules);
+	while ((n = bpf_iter_num_next(&it))) {
+		const struct policy_rule *r = &b->rule[(__u32)*n % POLICY_RULES];
+
+		forget(g);	/* what was read of it: the stack has no room to keep it */
+		if ((!r->in || r->in & groups_in) && (!r->out || r->out & groups_out) &&
+		    r->states & state && rule_fits(r, g)) {
+			if (r->reason != REASON_HIT)
+				reason = r->reason;
+			break;
+		}
+	}
+	bpf_iter_num_destroy(&it);
+	return reason;
+}
+
+static __always_inline enum reason policy_judge(struct sk_buff *k, struct sighting *g, const struct frame *f)
+{
+	__u32 bank = OUR(policy.bank) & 1, iif = port_of(&g->key), oif = f->port;
+	__u32 info = k->_nfct & NFCT_INFOMASK, state = POLICY_UNTRACKED;
+	struct nf_conn *ct = (void *)(k->_nfct & NFCT_PTRMASK);
+	struct policy_bank *b = &policy.banks[bank];
+	struct member *in, *out;
+
+	if (b->marked && (!ct || !bpf_core_field_exists(ct->mark) || (BPF_CORE_READ(ct, mark) & b->mask) != b->value))
+		return REASON_NOT_MARKED;
+	if (!b->rules)
+		return REASON_LEARNED;
+	in = bpf_map_lookup_elem(&members, &iif);
+	out = bpf_map_lookup_elem(&members, &oif);
+	if (!in || !out)
+		return REASON_PORT_UNKNOWN;
+	if (ct)
+		state = info == IP_CT_ESTABLISHED || info == IP_CT_IS_REPLY ? POLICY_ESTABLISHED : POLICY_NEW;
+	g->out = f->key;
+	g->out6 = f->in6;
+	return policy_search(g, in->groups[bank], out->groups[bank], state);
+}
+
+#endif
