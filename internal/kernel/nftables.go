@@ -1,0 +1,409 @@
+package kernel
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Nft is what nftables has in this network namespace: all chains and sets as they were
+// when it was read. Rules and the elements of sets are read when they are asked for, as
+// of then. It tells of the families inet, ip and ip6 only.
+type Nft struct {
+	Chains []NftChain
+	Sets   map[NftName]NftSet
+}
+
+// NftTable names a table.
+type NftTable struct {
+	Family uint8 // unix.NFPROTO_*
+	Name   string
+}
+
+// String returns the table as nft writes it.
+func (t NftTable) String() string { return nftFamily(t.Family) + " " + t.Name }
+
+// NftName names a chain or a set.
+type NftName struct {
+	Table NftTable
+	Name  string
+}
+
+// NftChain is a chain. Hook, Priority and Type are those of a base chain.
+type NftChain struct {
+	NftName
+	Base     bool
+	Hook     uint32 // NF_INET_*: 0 prerouting, 2 forward, 4 postrouting
+	Priority int32
+	Type     string // "filter", "nat", "route"
+}
+
+// NftSet is a set or a map. Exprs are the statements that each element carries.
+type NftSet struct {
+	Flags   uint32 // unix.NFT_SET_*
+	Size    uint32 // as it was announced; 0: not
+	ObjType uint32 // of a map to stateful objects: 1 counter, 2 quota, 4 limit, ...
+	Exprs   []string
+}
+
+// NftVerdict is a verdict: NF_DROP, NF_ACCEPT, or one of unix.NFT_* below 0, with the
+// chain that is jumped to.
+type NftVerdict struct {
+	Code  int32
+	Chain string
+}
+
+// NftElement is an element of a set. Verdict is nil unless it is a map to verdicts. End
+// tells of the end of an interval, which is not in it.
+type NftElement struct {
+	Key     []byte
+	Verdict *NftVerdict
+	End     bool
+	Other   bool // any key that no element has
+}
+
+// NftRule is a rule, its expressions in order.
+type NftRule struct {
+	NftName // of its chain
+	Handle  uint64
+	Comment string
+	Exprs   []NftExpr
+}
+
+// NftExpr is an expression. Which fields mean something depends on its name; registers
+// are counted in words of 32 bits, -1 is none and NftVerdictRegister that of verdicts.
+type NftExpr struct {
+	Name           string
+	Key            uint32 // meta, ct, socket, rt: of what; payload: base; exthdr: TCP option; objref: type
+	Source, Dest   int
+	Offset, Len    uint32
+	Op             uint32 // cmp, range, bitwise, exthdr, dynset
+	Data, To, Mask []byte // cmp, immediate; range (Data to To); bitwise (its xor is Data)
+	Verdict        *NftVerdict
+	Set            string
+	Flags          uint32
+	Inner          []string // dynset: names of the expressions for each element
+	Info           []byte   // match, target: the extension's own
+	Extension      string   // match, target: its name
+	Revision       uint32
+}
+
+// NftVerdictRegister is NFT_REG_VERDICT.
+const NftVerdictRegister = -2
+
+// ReadNft reads chains and sets; a kernel without nftables has none. It needs
+// CAP_NET_ADMIN.
+func ReadNft() (*Nft, error) {
+	n := &Nft{Sets: map[NftName]NftSet{}}
+	awake := map[NftTable]bool{}
+	for _, ask := range []struct {
+		what string
+		get  netlink.HeaderType
+		take func(netlink.Message) error
+	}{
+		{"tables", unix.NFT_MSG_GETTABLE, func(m netlink.Message) error { return takeTable(m, awake) }},
+		{"chains", unix.NFT_MSG_GETCHAIN, func(m netlink.Message) error { return n.takeChain(m, awake) }},
+		{"sets", unix.NFT_MSG_GETSET, n.takeSet},
+	} {
+		err := nftDump(ask.get, make([]byte, sizeofNfgenmsg), ask.take)
+		if absent(err) {
+			return &Nft{}, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("nftables %s: %w", ask.what, err)
+		}
+	}
+	return n, nil
+}
+
+// nftDump asks for a table of nftables and hands on one message after the other: there
+// may be a million of them. The answer may be of before and after a change, which a
+// notification follows.
+func nftDump(get netlink.HeaderType, body []byte, take func(netlink.Message) error) error {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.Send(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | get, Flags: netlink.Request | netlink.Dump},
+		Data:   body,
+	}); err != nil {
+		return err
+	}
+	for m, err := range conn.ReceiveIter() {
+		if err != nil {
+			return err
+		}
+		if len(m.Data) < sizeofNfgenmsg {
+			return fmt.Errorf("netlink message %#x of %d bytes", m.Header.Type, len(m.Data))
+		}
+		if err := take(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func routed(family uint8) bool {
+	return family == unix.NFPROTO_INET || family == unix.NFPROTO_IPV4 || family == unix.NFPROTO_IPV6
+}
+
+// takeTable notes a table unless it is dormant: then its chains see no packet.
+func takeTable(m netlink.Message, awake map[NftTable]bool) error {
+	const dormant = 1 // NFT_TABLE_F_DORMANT
+	t := NftTable{Family: m.Data[0]}
+	var flags uint32
+	err := attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+		bigEndian(ad)
+		switch ad.Type() {
+		case unix.NFTA_TABLE_NAME:
+			t.Name = ad.String()
+		case unix.NFTA_TABLE_FLAGS:
+			flags = ad.Uint32()
+		}
+	})
+	awake[t] = flags&dormant == 0
+	return err
+}
+
+func (n *Nft) takeChain(m netlink.Message, awake map[NftTable]bool) error {
+	c := NftChain{NftName: NftName{Table: NftTable{Family: m.Data[0]}}}
+	err := attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.NFTA_CHAIN_TABLE:
+			c.Table.Name = ad.String()
+		case unix.NFTA_CHAIN_NAME:
+			c.Name = ad.String()
+		case unix.NFTA_CHAIN_TYPE:
+			c.Type = ad.String()
+		case unix.NFTA_CHAIN_HOOK:
+			c.Base = true
+			inner(ad, func(ad *netlink.AttributeDecoder) {
+				bigEndian(ad)
+				switch ad.Type() {
+				case unix.NFTA_HOOK_HOOKNUM:
+					c.Hook = ad.Uint32()
+				case unix.NFTA_HOOK_PRIORITY:
+					c.Priority = int32(ad.Uint32())
+				}
+			})
+		}
+	})
+	if routed(c.Table.Family) && awake[c.Table] {
+		n.Chains = append(n.Chains, c)
+	}
+	return err
+}
+
+// Attributes that x/sys lacks (include/uapi/linux/netfilter/nf_tables.h).
+const (
+	nftaSetExpr          = 17
+	nftaSetExpressions   = 18
+	nftaDynsetExprs      = 10
+	nftaBitwiseOp        = 6
+	nftaBitwiseData      = 7
+	nftSetElemIntervalTo = 1 // NFT_SET_ELEM_INTERVAL_END
+)
+
+func (n *Nft) takeSet(m netlink.Message) error {
+	name := NftName{Table: NftTable{Family: m.Data[0]}}
+	var s NftSet
+	err := attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+		bigEndian(ad)
+		switch ad.Type() {
+		case unix.NFTA_SET_TABLE:
+			name.Table.Name = ad.String()
+		case unix.NFTA_SET_NAME:
+			name.Name = ad.String()
+		case unix.NFTA_SET_FLAGS:
+			s.Flags = ad.Uint32()
+		case unix.NFTA_SET_OBJ_TYPE:
+			s.ObjType = ad.Uint32()
+		case unix.NFTA_SET_DESC:
+			inner(ad, func(ad *netlink.AttributeDecoder) {
+				bigEndian(ad)
+				if ad.Type() == unix.NFTA_SET_DESC_SIZE {
+					s.Size = ad.Uint32()
+				}
+			})
+		case nftaSetExpr:
+			s.Exprs = append(s.Exprs, exprName(ad))
+		case nftaSetExpressions:
+			inner(ad, func(ad *netlink.AttributeDecoder) { s.Exprs = append(s.Exprs, exprName(ad)) })
+		}
+	})
+	if routed(name.Table.Family) {
+		n.Sets[name] = s
+	}
+	return err
+}
+
+func exprName(ad *netlink.AttributeDecoder) (name string) {
+	inner(ad, func(ad *netlink.AttributeDecoder) {
+		if ad.Type() == unix.NFTA_EXPR_NAME {
+			name = ad.String()
+		}
+	})
+	return name
+}
+
+// Rules calls visit with the rules of a table, chain by chain, each in its order.
+func (n *Nft) Rules(table NftTable, visit func(NftRule)) error {
+	body, err := nftRequest(table, func(ae *netlink.AttributeEncoder) { ae.String(unix.NFTA_RULE_TABLE, table.Name) })
+	if err != nil {
+		return err
+	}
+	err = nftDump(unix.NFT_MSG_GETRULE, body, func(m netlink.Message) error {
+		r, err := decodeRule(m)
+		if err == nil {
+			visit(r)
+		}
+		return err
+	})
+	if err != nil && !absent(err) {
+		return fmt.Errorf("nftables rules of %s: %w", table, err)
+	}
+	return nil
+}
+
+func nftRequest(table NftTable, attrs func(*netlink.AttributeEncoder)) ([]byte, error) {
+	ae := netlink.NewAttributeEncoder()
+	attrs(ae)
+	encoded, err := ae.Encode()
+	return append([]byte{table.Family, unix.NFNETLINK_V0, 0, 0}, encoded...), err
+}
+
+// Elements returns the elements of a set, and whether all of them: a set that has more
+// than most, or is gone, is not read.
+func (n *Nft) Elements(set NftName, most int) (elements []NftElement, all bool) {
+	if s, ok := n.Sets[set]; !ok || s.Size > uint32(most) {
+		return nil, false
+	}
+	body, err := nftRequest(set.Table, func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, set.Table.Name)
+		ae.String(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
+	})
+	if err != nil {
+		return nil, false
+	}
+	err = nftDump(unix.NFT_MSG_GETSETELEM, body, func(m netlink.Message) error {
+		return attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+			if ad.Type() == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+				inner(ad, func(ad *netlink.AttributeDecoder) { elements = append(elements, decodeElement(ad)) })
+			}
+		})
+	})
+	return elements, err == nil && len(elements) <= most
+}
+
+func decodeElement(ad *netlink.AttributeDecoder) (e NftElement) {
+	inner(ad, func(ad *netlink.AttributeDecoder) {
+		bigEndian(ad)
+		switch ad.Type() {
+		case unix.NFTA_SET_ELEM_KEY:
+			e.Key, _ = decodeData(ad)
+		case unix.NFTA_SET_ELEM_DATA:
+			_, e.Verdict = decodeData(ad)
+		case unix.NFTA_SET_ELEM_FLAGS:
+			flags := ad.Uint32()
+			e.End, e.Other = flags&nftSetElemIntervalTo != 0, flags&nftSetElemCatchall != 0
+		}
+	})
+	return e
+}
+
+// decodeData reads a nested NFTA_DATA_*.
+func decodeData(ad *netlink.AttributeDecoder) (value []byte, verdict *NftVerdict) {
+	inner(ad, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.NFTA_DATA_VALUE:
+			value = ad.Bytes()
+		case unix.NFTA_DATA_VERDICT:
+			verdict = &NftVerdict{}
+			inner(ad, func(ad *netlink.AttributeDecoder) {
+				bigEndian(ad)
+				switch ad.Type() {
+				case unix.NFTA_VERDICT_CODE:
+					verdict.Code = int32(ad.Uint32())
+				case unix.NFTA_VERDICT_CHAIN:
+					verdict.Chain = ad.String()
+				}
+			})
+		}
+	})
+	return value, verdict
+}
+
+func decodeRule(m netlink.Message) (NftRule, error) {
+	r := NftRule{NftName: NftName{Table: NftTable{Family: m.Data[0]}}}
+	err := attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+		bigEndian(ad)
+		switch ad.Type() {
+		case unix.NFTA_RULE_TABLE:
+			r.Table.Name = ad.String()
+		case unix.NFTA_RULE_CHAIN:
+			r.Name = ad.String()
+		case unix.NFTA_RULE_HANDLE:
+			r.Handle = ad.Uint64()
+		case unix.NFTA_RULE_USERDATA:
+			r.Comment = ruleComment(ad.Bytes())
+		case unix.NFTA_RULE_EXPRESSIONS:
+			inner(ad, func(ad *netlink.AttributeDecoder) { r.Exprs = append(r.Exprs, decodeExpr(ad)) })
+		}
+	})
+	return r, err
+}
+
+// ruleComment finds nft's comment in the data that it keeps with a rule: type, length,
+// value (libnftnl's udata.h).
+func ruleComment(data []byte) string {
+	const comment = 0 // NFTNL_UDATA_RULE_COMMENT
+	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
+		if data[0] == comment {
+			return string(bytes.TrimRight(data[2:2+data[1]], "\x00"))
+		}
+		data = data[2+data[1]:]
+	}
+	return ""
+}
+
+func decodeExpr(ad *netlink.AttributeDecoder) NftExpr {
+	e := NftExpr{Source: -1, Dest: -1}
+	var data []byte
+	inner(ad, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.NFTA_EXPR_NAME:
+			e.Name = ad.String()
+		case unix.NFTA_EXPR_DATA:
+			data = ad.Bytes()
+		}
+	})
+	field := exprFields[e.Name]
+	if field == nil {
+		return e
+	}
+	err := nested(data, func(ad *netlink.AttributeDecoder) {
+		bigEndian(ad)
+		field(&e, ad)
+	})
+	if err != nil { // whatever it is, nobody understands it
+		e.Name += "?"
+	}
+	return e
+}
+
+// register gives a register's place in words of 32 bits: NFT_REG_1 to 4 are four words
+// each, NFT_REG32_00 (8) and what follows one.
+func register(ad *netlink.AttributeDecoder) int {
+	switch r := ad.Uint32(); {
+	case r == 0:
+		return NftVerdictRegister
+	case r <= 4:
+		return int(r-1) * 4
+	default:
+		return int(r) - 8
+	}
+}

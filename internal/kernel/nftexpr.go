@@ -1,0 +1,207 @@
+package kernel
+
+import (
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// exprFields read the attributes of each kind of expression whose content matters
+// (include/uapi/linux/netfilter/nf_tables.h); of the others the name is enough.
+var exprFields = map[string]func(*NftExpr, *netlink.AttributeDecoder){
+	"meta":      metaField,
+	"ct":        ctField,
+	"payload":   payloadField,
+	"exthdr":    exthdrField,
+	"cmp":       cmpField,
+	"range":     rangeField,
+	"bitwise":   bitwiseField,
+	"lookup":    lookupField,
+	"immediate": immediateField,
+	"dynset":    dynsetField,
+	"objref":    objrefField,
+	"match":     extensionField,
+	"target":    extensionField,
+	"byteorder": copyField,
+	"hash":      copyField,
+	"rt":        loadField,
+	"fib":       loadField,
+	"numgen":    loadField,
+	"osf":       loadField,
+	"xfrm":      loadField,
+	"socket":    secondField,
+	"tunnel":    secondField,
+}
+
+func metaField(e *NftExpr, ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_META_DREG:
+		e.Dest = register(ad)
+	case unix.NFTA_META_KEY:
+		e.Key = ad.Uint32()
+	case unix.NFTA_META_SREG:
+		e.Source = register(ad)
+	}
+}
+
+func ctField(e *NftExpr, ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_CT_DREG:
+		e.Dest = register(ad)
+	case unix.NFTA_CT_KEY:
+		e.Key = ad.Uint32()
+	case unix.NFTA_CT_SREG:
+		e.Source = register(ad)
+	}
+}
+
+func payloadField(e *NftExpr, ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_PAYLOAD_DREG:
+		e.Dest = register(ad)
+	case unix.NFTA_PAYLOAD_SREG:
+		e.Source = register(ad)
+	case unix.NFTA_PAYLOAD_BASE:
+		e.Key = ad.Uint32()
+	case unix.NFTA_PAYLOAD_OFFSET:
+		e.Offset = ad.Uint32()
+	case unix.NFTA_PAYLOAD_LEN:
+		e.Len = ad.Uint32()
+	}
+}
+
+func exthdrField(e *NftExpr, ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_EXTHDR_DREG:
+		e.Dest = register(ad)
+	case unix.NFTA_EXTHDR_SREG:
+		e.Source = register(ad)
+	case unix.NFTA_EXTHDR_TYPE:
+		e.Key = uint32(ad.Uint8())
+	case unix.NFTA_EXTHDR_OP:
+		e.Op = ad.Uint32()
+	case unix.NFTA_EXTHDR_FLAGS:
+		e.Flags = ad.Uint32()
+	}
+}
+
+func cmpField(e *NftExpr, ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_CMP_SREG:
+		e.Source = register(ad)
+	case unix.NFTA_CMP_OP:
+		e.Op = ad.Uint32()
+	case unix.NFTA_CMP_DATA:
+		e.Data, _ = decodeData(ad)
+	}
+}
+
+func rangeField(e *NftExpr, ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_RANGE_SREG:
+		e.Source = register(ad)
+	case unix.NFTA_RANGE_OP:
+		e.Op = ad.Uint32()
+	case unix.NFTA_RANGE_FROM_DATA:
+		e.Data, _ = decodeData(ad)
+	case unix.NFTA_RANGE_TO_DATA:
+		e.To, _ = decodeData(ad)
+	}
+}
+
+func bitwiseField(e *NftExpr, ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_BITWISE_SREG:
+		e.Source = register(ad)
+	case unix.NFTA_BITWISE_DREG:
+		e.Dest = register(ad)
+	case unix.NFTA_BITWISE_MASK:
+		e.Mask, _ = decodeData(ad)
+	case unix.NFTA_BITWISE_XOR:
+		e.Data, _ = decodeData(ad)
+	case nftaBitwiseOp:
+		e.Op = ad.Uint32()
+	}
+}
+
+func lookupField(e *NftExpr, ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_LOOKUP_SET:
+		e.Set = ad.String()
+	case unix.NFTA_LOOKUP_SREG:
+		e.Source = register(ad)
+	case unix.NFTA_LOOKUP_DREG:
+		e.Dest = register(ad)
+	case unix.NFTA_LOOKUP_FLAGS:
+		e.Flags = ad.Uint32()
+	}
+}
+
+func immediateField(e *NftExpr, ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_IMMEDIATE_DREG:
+		e.Dest = register(ad)
+	case unix.NFTA_IMMEDIATE_DATA:
+		e.Data, e.Verdict = decodeData(ad)
+	}
+}
+
+func dynsetField(e *NftExpr, ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_DYNSET_SET_NAME:
+		e.Set = ad.String()
+	case unix.NFTA_DYNSET_SREG_KEY:
+		e.Source = register(ad)
+	case unix.NFTA_DYNSET_OP:
+		e.Op = ad.Uint32()
+	case unix.NFTA_DYNSET_EXPR:
+		e.Inner = append(e.Inner, exprName(ad))
+	case nftaDynsetExprs:
+		inner(ad, func(ad *netlink.AttributeDecoder) { e.Inner = append(e.Inner, exprName(ad)) })
+	}
+}
+
+func objrefField(e *NftExpr, ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_OBJREF_IMM_TYPE:
+		e.Key = ad.Uint32()
+	case unix.NFTA_OBJREF_SET_SREG:
+		e.Source = register(ad)
+	case unix.NFTA_OBJREF_SET_NAME:
+		e.Set = ad.String()
+	}
+}
+
+func extensionField(e *NftExpr, ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_MATCH_NAME:
+		e.Extension = ad.String()
+	case unix.NFTA_MATCH_REV:
+		e.Revision = ad.Uint32()
+	case unix.NFTA_MATCH_INFO:
+		e.Info = ad.Bytes()
+	}
+}
+
+// copyField is of what makes one register from another: both begin alike.
+func copyField(e *NftExpr, ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_BITWISE_SREG:
+		e.Source = register(ad)
+	case unix.NFTA_BITWISE_DREG:
+		e.Dest = register(ad)
+	}
+}
+
+// loadField is of what fills the register that its first attribute names.
+func loadField(e *NftExpr, ad *netlink.AttributeDecoder) {
+	if ad.Type() == 1 {
+		e.Dest = register(ad)
+	}
+}
+
+// secondField is of what fills the register that its second attribute names.
+func secondField(e *NftExpr, ad *netlink.AttributeDecoder) {
+	if ad.Type() == 2 {
+		e.Dest = register(ad)
+	}
+}

@@ -1,0 +1,171 @@
+// Package ruleset reads the firewall and finds rules that look at each packet.
+//
+// shunt repeats what the kernel did to a flow's earlier packets. A rule with a limit, a
+// quota, a queue, or a match on what differs from one packet of a flow to the next would
+// have done something else to the later ones (design rule 7). This package says which
+// rules of nftables and of legacy iptables are of that kind, whether forwarded packets
+// can reach them, and which flows they could touch, as widely as need be: what it does
+// not understand counts as looking at each packet, and what it cannot bound as
+// everything. Rules that only count or log are told apart: nothing is refused for them.
+//
+// What makes common firewalls fast is the rule that accepts established connections: the
+// rules behind it see first packets only. So packets are followed by what conntrack calls
+// them (States), and a rule that is reached by new ones alone touches nothing else.
+//
+// Safe are matches on what a hit compares or what all packets of a flow have in common:
+// addresses, ports, MACs, DSCP, IPv6 flow label, marks, conntrack's state, direction,
+// status and zone, sets, fib, sockets. So are `ct count` and connlimit, which judge
+// connections, and TCP flags that a repeated packet cannot have (SYN, FIN, RST, no ACK).
+//
+// Read needs CAP_NET_ADMIN and works in the network namespace of the thread; the daemon
+// and the doctor call it. Chains that hook devices (netdev, ingress) and bridges are not
+// its affair: their ports are not fast. The elements of named sets are not read.
+package ruleset
+
+import (
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"shunt/internal/kernel"
+)
+
+// Bounds of a Report.
+const (
+	MaxFindings = 64 // rules that are named; one more stands for all the others, and for everything
+	maxMatches  = 8  // what one rule could touch, before that is everything
+	maxCounting = 10 // rules that only count, named
+)
+
+// Finding is a rule that looks at each packet, and what it could touch: any of Touches.
+type Finding struct {
+	Rule    string // where it stands, as its tool shows it
+	Why     string // what in it looks at each packet
+	Touches []Match
+}
+
+func (f Finding) String() string { return fmt.Sprintf("%s (%s)", f.Rule, f.Why) }
+
+// Report is what was found in a ruleset.
+type Report struct {
+	Enforcing []Finding // in the order in which packets meet them
+	Counting  []string  // the first rules that only count or log
+	Counted   int       // how many such there are
+}
+
+// Read reads the ruleset of this network namespace and judges it.
+func Read() (Report, error) {
+	w := newWalk()
+	n, err := kernel.ReadNft()
+	if err != nil {
+		return Report{}, err
+	}
+	if err := w.addNft(n); err != nil {
+		return Report{}, err
+	}
+	tables, err := kernel.ReadXTables()
+	if err != nil {
+		return Report{}, err
+	}
+	for _, t := range tables {
+		w.addXTable(t)
+	}
+	return w.run(), nil
+}
+
+// The hooks that forwarded packets pass, NF_INET_*.
+const (
+	hookPrerouting  = 0
+	hookForward     = 2
+	hookPostrouting = 4
+)
+
+func forwarded(hook uint32) bool {
+	return hook == hookPrerouting || hook == hookForward || hook == hookPostrouting
+}
+
+// conntrackPriority is NF_IP_PRI_CONNTRACK: no chain up to there knows a state.
+const conntrackPriority = -200
+
+// addNft takes the rules of all tables in which some chain sees forwarded packets. Chains
+// of type nat see the first packet of a connection only.
+func (w *walk) addNft(n *kernel.Nft) error {
+	reached := map[kernel.NftTable]bool{}
+	for _, c := range n.Chains {
+		at := chainName{nftSource(c.Table.Family), c.Table.Name, c.Name}
+		w.chains[at] = &chain{name: at}
+		if c.Base && forwarded(c.Hook) && c.Type != "nat" {
+			reached[c.Table] = true
+			w.bases = append(w.bases, base{at, c.Hook, c.Priority, families(c.Table.Family)})
+		}
+	}
+	for table := range reached {
+		source := nftSource(table.Family)
+		if err := n.Rules(table, func(r kernel.NftRule) {
+			if c := w.chains[chainName{source, table.Name, r.Name}]; c != nil {
+				c.add(compileNft(n, r))
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nftSource is the first word of a rule's name: nft's family.
+func nftSource(family uint8) string {
+	return map[uint8]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6"}[family]
+}
+
+// families are those whose packets a table sees.
+func families(nfproto uint8) []uint8 {
+	switch nfproto {
+	case unix.NFPROTO_IPV4:
+		return []uint8{4}
+	case unix.NFPROTO_IPV6:
+		return []uint8{6}
+	}
+	return []uint8{4, 6}
+}
+
+// Priorities of the tables of legacy iptables (enum nf_ip_hook_priorities).
+var xPriorities = map[string]int32{"raw": -300, "mangle": -150, "filter": 0, "security": 50}
+
+// addXTable takes a table of legacy iptables, but for nat.
+func (w *walk) addXTable(t kernel.XTable) {
+	priority, known := xPriorities[t.Name]
+	if t.Name == "nat" {
+		return
+	}
+	if !known {
+		priority = conntrackPriority // nothing is known of state there
+	}
+	source := "iptables"
+	if t.Family == unix.NFPROTO_IPV6 {
+		source = "ip6tables"
+	}
+	for name, rules := range t.Chains {
+		at := chainName{source, t.Name, name}
+		c := &chain{name: at}
+		for i, r := range rules {
+			c.add(compileX(r, i+1))
+		}
+		w.chains[at] = c
+	}
+	for _, hook := range []uint32{hookPrerouting, hookForward, hookPostrouting} {
+		if name, ok := t.Hooks[hook]; ok {
+			w.bases = append(w.bases, base{chainName{source, t.Name, name}, hook, priority, families(t.Family)})
+		}
+	}
+}
+
+// sortBases puts chains in the order in which packets meet them.
+func sortBases(bases []base) {
+	slices.SortStableFunc(bases, func(a, b base) int {
+		if a.hook != b.hook {
+			return int(a.hook) - int(b.hook)
+		}
+		return int(a.priority) - int(b.priority)
+	})
+}

@@ -1,0 +1,194 @@
+package ruleset
+
+import "cmp"
+
+// value is what a register of nftables holds.
+type value struct {
+	kind   kind
+	base   uint32 // packet: base*
+	offset int    // packet
+	mask   []byte // packet: the bits that count; else nil, or what bitwise left of it
+	opaque bool   // shifted or the like: no longer to be compared
+	varies string // what in it differs between packets of a flow, whichever bits count
+}
+
+type kind uint8
+
+const (
+	other kind = iota
+	state
+	inName
+	outName
+	inIndex
+	outIndex
+	proto
+	nfproto
+	etherType
+	packet // bytes of it
+	zero   // of an option that is never there
+)
+
+// enum nft_payload_bases
+const (
+	baseLink      = 0
+	baseNetwork   = 1
+	baseTransport = 2
+	baseInner     = 3
+)
+
+const (
+	protoICMP, protoTCP, protoUDP, protoICMPv6, protoUDPLite = 1, 6, 17, 58, 136
+)
+
+// masked tells whether some bits do not count.
+func (v *value) masked() bool {
+	for _, b := range v.mask {
+		if b != 0xff {
+			return true
+		}
+	}
+	return false
+}
+
+// varying says which part of the value differs between packets of one flow; "": none. A
+// flow's packets have the learned MACs, DSCP and flow label in common, and its key.
+func (v *value) varying(family, protocol uint8) string {
+	if v.varies != "" || v.kind != packet {
+		return v.varies
+	}
+	for i, mask := range v.mask {
+		if mask == 0 {
+			continue
+		}
+		if why := v.byteVaries(v.offset+i, mask, family, protocol); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+func (v *value) byteVaries(at int, mask byte, family, protocol uint8) string {
+	switch v.base {
+	case baseLink:
+		if at < 14 {
+			return ""
+		}
+		return "link layer"
+	case baseNetwork:
+		four, six := "", ""
+		if family != 6 {
+			four = ip4Varies(at, mask)
+		}
+		if family != 4 {
+			six = ip6Varies(at, mask)
+		}
+		return cmp.Or(four, six)
+	case baseTransport:
+		return l4Varies(at, mask, protocol)
+	}
+	return "payload"
+}
+
+const ecn = 3
+
+func ip4Varies(at int, mask byte) string {
+	const dontFragment = 0x40
+	switch {
+	case at == 1 && mask&ecn != 0:
+		return "ECN"
+	case at == 2 || at == 3:
+		return "length"
+	case at == 4 || at == 5:
+		return "IP id"
+	case at == 6 && mask&dontFragment != 0:
+		return "DF"
+	case at == 8:
+		return "TTL"
+	case at == 10 || at == 11:
+		return "checksum"
+	case at >= 20:
+		return "payload"
+	}
+	return "" // version, DSCP, fragment offset (0), protocol, addresses
+}
+
+func ip6Varies(at int, mask byte) string {
+	switch {
+	case at == 1 && mask&(ecn<<4) != 0:
+		return "ECN"
+	case at == 4 || at == 5:
+		return "length"
+	case at == 7:
+		return "hop limit"
+	case at >= 40:
+		return "payload"
+	}
+	return ""
+}
+
+func l4Varies(at int, mask byte, protocol uint8) string {
+	switch protocol {
+	case protoICMP, protoICMPv6: // type, code and id are the flow's
+		if at < 2 || at == 4 || at == 5 {
+			return ""
+		}
+		return "ICMP header"
+	case protoTCP:
+		switch {
+		case at < 4 || at == 13 && mask&^tcpKnown == 0:
+			return ""
+		case at == 13:
+			return "TCP flags"
+		case at < 20:
+			return "TCP header"
+		}
+	case protoUDP, protoUDPLite:
+		if at >= 4 && at < 8 {
+			return "UDP header"
+		}
+	}
+	if at < 4 { // ports, or ESP's SPI, or what GRE says of itself
+		return ""
+	}
+	return "payload"
+}
+
+// known returns the value's bytes as every packet has them that is repeated, and which of
+// their bits are certain; nil where none is.
+func (v *value) known(family, protocol uint8) (value, known []byte) {
+	if v.varies != "" || v.opaque {
+		return nil, nil
+	}
+	switch {
+	case v.kind == zero:
+		return make([]byte, len(v.mask)), []byte{0xff}
+	case v.kind != packet:
+		return nil, nil
+	}
+	value, known = make([]byte, len(v.mask)), make([]byte, len(v.mask))
+	some := false
+	for i := range v.mask {
+		value[i], known[i] = certain(v.base, v.offset+i, family, protocol)
+		some = some || known[i] != 0
+	}
+	if !some {
+		return nil, nil
+	}
+	return value, known
+}
+
+// certain is what every repeated packet has at some place, and which bits of it: no
+// fragment, no IPv4 option, TCP with ACK and without SYN, FIN and RST.
+func certain(base uint32, at int, family, protocol uint8) (value, known byte) {
+	switch {
+	case base == baseNetwork && family == 4 && at == 0:
+		return 0x45, 0xff
+	case base == baseNetwork && family == 4 && at == 6:
+		return 0, 0xbf
+	case base == baseNetwork && family == 4 && at == 7:
+		return 0, 0xff
+	case base == baseTransport && protocol == protoTCP && at == 13:
+		return tcpACK, tcpKnown
+	}
+	return 0, 0
+}
