@@ -112,4 +112,22 @@ static __always_inline enum reason policy_judge(struct sk_buff *k, struct sighti
 	return policy_search(g, in->groups[bank], out->groups[bank], state);
 }
 
+static __always_inline int policy_refuses(enum reason reason)
+{
+	return reason == REASON_NOT_MARKED || reason == REASON_EXCLUDED || reason == REASON_PER_PACKET_RULE;
+}
+
+/* What was learned while policy said yes is forgotten, and the flow's packets stay due. */
+static __always_inline void policy_disarm(struct slot *s, const struct sighting *g)
+{
+	if (s->state != SLOT_ARMED || !flow_lock(s, OUR(s->seq)))
+		return;
+	if (s->state == SLOT_ARMED && same_flow(s, &g->key, &g->in6)) {
+		s->state = SLOT_SEEN;
+		s->count = ctl.threshold;
+		s->seen = now_jiffies();
+	}
+	flow_unlock(s);
+}
+
 #endif

@@ -266,6 +266,8 @@ static __noinline int egress_sighted(struct __sk_buff *skb, struct sighting *g, 
 		sample_keep(&g->key, &g->in6, about(reason, 0, 0));
 	else if (reason > REASON_CHANGED && same_flow(s, &g->key, &g->in6))
 		s->why = reason;	/* for explain */
+	if (policy_refuses(reason))
+		policy_disarm(s, g);
 	return leave(c, reason, NEXT);
 }
 

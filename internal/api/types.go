@@ -153,6 +153,7 @@ type Explanation struct {
 	Remedy  string    `json:"remedy"`            // what the operator can do; empty if nothing need be done
 	Also    []Also    `json:"also,omitempty"`    // what its packets met besides, the latest first
 	Counted []Counted `json:"counted,omitempty"` // where packets left by it; without a flow, by any reason that no flow remembers
+	Detail  string    `json:"detail,omitempty"`  // which rule of the firewall or of the configuration it is
 }
 
 // Also is a reason that packets of a flow met lately and that is not the one by which the next

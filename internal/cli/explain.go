@@ -90,6 +90,9 @@ func printExplanations(p *page, query api.ExplainQuery, explanations []api.Expla
 		}
 		t := newTable("", "")
 		t.add("  reason", x.Reason+": "+x.Words)
+		if x.Detail != "" {
+			t.add("  which", x.Detail)
+		}
 		t.add("  rule", x.Rule)
 		if x.Remedy != "" {
 			t.add("  remedy", x.Remedy)

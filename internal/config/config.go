@@ -75,6 +75,10 @@ type Config struct {
 	Lease     time.Duration   // how long an entry may be used unproven
 	Flows     int             // slots of the flow table, a power of two
 	Verify    uint32          // every Nth flow is proved each 250 ms; 0: none
+	Policy    Policy          // which flows may be fast
+	Mark      Mark            // for PolicyMark
+	Exclude   []Flows         // never fast
+	Include   []Flows         // if there are any: nothing else is fast
 }
 
 // Default is the configuration of an empty file. It names no port.
@@ -86,6 +90,8 @@ func Default() Config {
 		Threshold: DefaultThreshold,
 		Lease:     DefaultLease,
 		Flows:     autoFlows(totalMemory()),
+		Policy:    PolicyEstablished,
+		Mark:      Mark{Value: 1, Mask: 1},
 	}
 }
 
@@ -108,7 +114,7 @@ func autoFlows(memory uint64) int {
 }
 
 // allowed says for every key what it takes, as the end of the sentence "allowed ...".
-// A star stands for a port's name.
+// A star stands for a port's name. Those of single flows are in flows.go.
 var allowed = map[string]string{
 	"port":        `is a list of interface names or wildcards, such as ["eth0", "lan*"]`,
 	"xdp":         `are "auto", "on", "off"`,
@@ -117,6 +123,10 @@ var allowed = map[string]string{
 	"lease":       `is a duration from "100ms" to "60s"`,
 	"flows":       "is a power of two from 1024 to 2097152",
 	"verify":      "is a number from 0 to 4294967295: every Nth flow, 0 for none",
+	"policy":      `are "established", "mark"`,
+	"mark":        "is a table, [mark]",
+	"mark.value":  "is a number from 0 to 0xffffffff",
+	"mark.mask":   "is a number from 1 to 0xffffffff",
 	"ports":       `is a table for each port, such as [ports."eth0"]`,
 	"ports.*":     `is a table, such as [ports."eth0"]`,
 	"ports.*.xdp": `are "auto", "on", "off"`,
@@ -129,7 +139,7 @@ func (e valueError) Error() string {
 	return fmt.Sprintf("%s %q: allowed %s", e.key, e.value, allowed[e.key])
 }
 
-// Set gives a key of the file ("port", "xdp", "tcp", "threshold", "lease", "flows" or "verify") the
+// Set gives a key of the file ("port", "xdp", "tcp", "threshold", "lease", "flows", "verify" or "policy") the
 // value that is written there, or as a flag. "port" adds one. The error names key, value
 // and what is allowed.
 func (c *Config) Set(key, value string) error {
@@ -160,6 +170,9 @@ func (c *Config) Set(key, value string) error {
 		n, err := strconv.ParseUint(value, 10, 32)
 		ok = err == nil
 		c.Verify = uint32(n)
+	case "policy":
+		c.Policy = Policy(value)
+		ok = c.Policy == PolicyEstablished || c.Policy == PolicyMark
 	default:
 		return fmt.Errorf("unknown key %q", key)
 	}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 )
+
+var comparePrefix = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 
 // The reference must name every key, and hold its default.
 func TestReference(t *testing.T) {
@@ -21,7 +24,10 @@ func TestReference(t *testing.T) {
 	want.Ports = []string{"eth0", "eth1", "lan*"}   // no default: an example
 	want.PortXDP = map[string]Mode{"eth1": XDPAuto} // likewise
 	want.Flows = autoFlows(8 << 30)                 // of the machine that the comment names
-	if diff := cmp.Diff(want, got); diff != "" {
+	want.Exclude = []Flows{{From: netip.MustParsePrefix("192.0.2.0/24"), To: netip.MustParsePrefix("198.51.100.0/24"),
+		Proto: 17, Port: [2]uint16{5060, 5061}, In: "lan*", Out: "eth1"}} // likewise
+	want.Include = []Flows{{In: "lan*"}} // likewise
+	if diff := cmp.Diff(want, got, comparePrefix); diff != "" {
 		t.Errorf("reference.toml differs from the defaults (-default +file):\n%s", diff)
 	}
 	f := file{name: "reference.toml", data: []byte(Reference)}
@@ -33,7 +39,7 @@ func TestReference(t *testing.T) {
 		named[e.pattern()] = true
 	}
 	for key := range allowed {
-		if !named[key] {
+		if same, ok := strings.CutPrefix(key, "include."); !named[key] && !(ok && named["exclude."+same]) {
 			t.Errorf("reference.toml does not name %s", key)
 		}
 	}
@@ -58,15 +64,16 @@ ports = {"lan*" = {xdp = "off"}, eth0.xdp = "auto"}
 		Ports: []string{"eth0", "lan*"}, XDP: XDPOn, Threshold: 4294967295,
 		PortXDP: map[string]Mode{"lan*": XDPOff, "eth0": XDPAuto},
 		Lease:   100 * time.Millisecond, Flows: 1024, Verify: 100,
+		Policy: PolicyEstablished, Mark: Mark{Value: 1, Mask: 1},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, comparePrefix); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
 func TestParseErrors(t *testing.T) {
 	const modes = `allowed are "auto", "on", "off"`
-	const keys = "port, xdp, tcp, threshold, lease, flows, verify, ports"
+	const keys = "port, xdp, tcp, threshold, lease, flows, verify, policy, mark, exclude, include, ports"
 	for _, c := range []struct{ text, want string }{
 		{"\n\nxdp = \"fast\"", `f:3: xdp = "fast": ` + modes},
 		{"xdp = 3", `f:1: xdp = 3: ` + modes},
@@ -200,6 +207,8 @@ func FuzzParse(f *testing.F) {
 	f.Add("[ports.\"lan[\"]\n[[x]]\ny.z = 1979-05-27")
 	f.Add("port = [\"eth0\", 3]\nthreshold = 0x10")
 	f.Add("ports.a.xdp.b = 1")
+	f.Add("[[exclude]]\nfrom = \"::/0\"\n[[include]]\nport = \"1-2\"\nproto = \"tcp\"")
+	f.Add("exclude = [{from = \"1.2.3.4\"}]\n[exclude]\n[mark]\nmask = 0xff")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := Parse("f", []byte(text))
 		if err != nil {
@@ -211,6 +220,14 @@ func FuzzParse(f *testing.F) {
 		if c.Threshold == 0 || c.Lease < minLease || c.Lease > maxLease ||
 			c.Flows < minFlows || c.Flows > maxFlows || c.Flows&(c.Flows-1) != 0 {
 			t.Fatalf("out of bounds: %+v", c)
+		}
+		if c.Mark.Value&^c.Mark.Mask != 0 || len(c.Exclude)+len(c.Include) > MaxFlowRules {
+			t.Fatalf("out of bounds: %+v", c)
+		}
+		for _, r := range append(c.Exclude, c.Include...) {
+			if _, what := r.lacks(); what != "" {
+				t.Fatalf("%+v: %s", r, what)
+			}
 		}
 		for name, mode := range c.PortXDP {
 			if !validName(name) || !setMode(&mode, string(mode)) {

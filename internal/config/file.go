@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -39,13 +40,17 @@ func Load(file string) (Config, error) {
 
 // raw is the file as it is typed. Numbers and words become values in Config.Set alone.
 type raw struct {
-	Port      []string `toml:"port"`
-	XDP       *string  `toml:"xdp"`
-	TCP       *string  `toml:"tcp"`
-	Threshold *int64   `toml:"threshold"`
-	Lease     *string  `toml:"lease"`
-	Flows     *int64   `toml:"flows"`
-	Verify    *int64   `toml:"verify"`
+	Port      []string   `toml:"port"`
+	XDP       *string    `toml:"xdp"`
+	TCP       *string    `toml:"tcp"`
+	Threshold *int64     `toml:"threshold"`
+	Lease     *string    `toml:"lease"`
+	Flows     *int64     `toml:"flows"`
+	Verify    *int64     `toml:"verify"`
+	Policy    *string    `toml:"policy"`
+	Mark      rawMark    `toml:"mark"`
+	Exclude   []rawFlows `toml:"exclude"`
+	Include   []rawFlows `toml:"include"`
 	Ports     map[string]struct {
 		XDP *string `toml:"xdp"`
 	} `toml:"ports"`
@@ -73,7 +78,7 @@ func (f *file) apply(cfg *Config, r *raw) error {
 	for _, port := range r.Port {
 		pairs = append(pairs, pair{"port", port})
 	}
-	for key, s := range map[string]*string{"xdp": r.XDP, "tcp": r.TCP, "lease": r.Lease} {
+	for key, s := range map[string]*string{"xdp": r.XDP, "tcp": r.TCP, "lease": r.Lease, "policy": r.Policy} {
 		if s != nil {
 			pairs = append(pairs, pair{key, *s})
 		}
@@ -90,7 +95,9 @@ func (f *file) apply(cfg *Config, r *raw) error {
 			return f.valueError(f.line(p.key), p.key, p.value)
 		}
 	}
-	return f.applyPorts(cfg, r)
+	return cmp.Or(f.applyPorts(cfg, r), f.applyMark(cfg, &r.Mark),
+		f.applyFlows("exclude", r.Exclude, &cfg.Exclude), f.applyFlows("include", r.Include, &cfg.Include),
+		f.countFlows(cfg))
 }
 
 // applyPorts gives cfg the tables of single ports, in the order of the file.
@@ -121,8 +128,9 @@ type file struct {
 
 // entry is one key, or table, with its line.
 type entry struct {
-	path []string
-	line int
+	path  []string
+	line  int
+	array bool // [[path]]
 }
 
 // pattern is the entry's place among the allowed keys.
@@ -144,6 +152,7 @@ func (f *file) index() error {
 		switch e := p.Expression(); e.Kind {
 		case unstable.Table, unstable.ArrayTable:
 			table = f.addKey(&p, nil, e)
+			f.entries[len(f.entries)-1].array = e.Kind == unstable.ArrayTable
 		case unstable.KeyValue:
 			f.addPair(&p, table, e)
 		}
@@ -161,7 +170,7 @@ func (f *file) addKey(p *unstable.Parser, table []string, node *unstable.Node) [
 	for it := node.Key(); it.Next(); {
 		path = append(path, string(it.Node().Data))
 		line = p.Shape(it.Node().Raw).Start.Line
-		f.entries = append(f.entries, entry{slices.Clone(path), line})
+		f.entries = append(f.entries, entry{path: slices.Clone(path), line: line})
 	}
 	return path
 }
@@ -202,8 +211,11 @@ func (f *file) valueError(line int, key, value string) error {
 // unknown names the keys that are allowed in the place of one that is not, nearest first.
 func (f *file) unknown(e entry) error {
 	prefix := ""
-	if pattern := e.pattern(); strings.HasPrefix(pattern, "ports.*.") {
-		prefix = "ports.*."
+	if table, _, ok := strings.Cut(e.pattern(), "."); ok {
+		prefix = table + "."
+		if table == "ports" {
+			prefix = "ports.*."
+		}
 	}
 	word := e.path[strings.Count(prefix, ".")]
 	var keys []string

@@ -111,7 +111,7 @@ func (d *Daemon) port(p shown) (api.Port, error) {
 
 // look is one look at the data path, to answer from.
 func (d *Daemon) look() *explain.Look {
-	l := &explain.Look{Plane: d.plane, HZ: d.hz, TCP: d.cfg.TCP, Ports: map[int]explain.Port{}}
+	l := &explain.Look{Plane: d.plane, HZ: d.hz, TCP: d.cfg.TCP, Ports: map[int]explain.Port{}, Because: d.rules.because}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l.Now = d.beaten.jiffies + d.jiffies(time.Since(d.beaten.at))
@@ -128,7 +128,9 @@ func (d *Daemon) Flows(filter api.FlowFilter) ([]api.Flow, error) { return d.loo
 func (d *Daemon) Explain(q api.ExplainQuery) ([]api.Explanation, error) { return d.look().Explain(q) }
 
 // Doctor implements api.Backend.
-func (d *Daemon) Doctor() ([]api.Check, error) { return doctor.Run(d.paths, d.cfg.Ports) }
+func (d *Daemon) Doctor() ([]api.Check, error) {
+	return doctor.RunFor(d.paths, d.cfg.Ports, d.rules.known())
+}
 
 // Pause implements api.Backend.
 func (d *Daemon) Pause(paused bool) error {

@@ -61,6 +61,7 @@ func (d *Daemon) announce(e kernel.Event, c *change) {
 	d.mu.Lock()
 	d.events[e.Kind.String()]++
 	d.mu.Unlock()
+	d.rules.hear(e)
 	c.add(e, d.isPort)
 	if c.window || c.nothing() {
 		return

@@ -52,6 +52,7 @@ type Daemon struct {
 	ready   bool                                // the start came to its end
 	hooks   func(kernel.Link) ([]string, error) // kernel.Hooks, but in tests
 	ports   map[int]*port                       // loop's: configured interfaces that are there now, by ifindex
+	rules   *rulebook                           // which flows may be fast
 
 	mu     sync.Mutex        // what loop and the API share
 	shown  []shown           // the ports, as of the last review; replaced, never changed
@@ -144,6 +145,7 @@ func open(cfg config.Config, paths config.Paths) (*Daemon, error) {
 		return nil, err
 	}
 	d.lease = leaseControl{base: cfg.Lease}
+	d.rules = newRulebook(cfg, d.plane, d.log)
 	d.plane.Configure(dataplane.Settings{
 		Threshold: cfg.Threshold, HZ: hz, TCP: cfg.TCP,
 		Lease: d.jiffies(cfg.Lease), LeaseLive: d.jiffies(cfg.Lease), Verify: cfg.Verify,
@@ -202,6 +204,8 @@ func (d *Daemon) serve(ctx context.Context) error {
 	}
 	// what changed while nobody listened is unknown
 	d.plane.Bump()
+	stopReading := d.rules.begin(ctx)
+	defer stopReading()
 	if err := d.review(true); err != nil {
 		return err
 	}

@@ -72,11 +72,21 @@ func (d *Daemon) review(first bool) error {
 			delete(d.ports, index)
 		}
 	}
+	if err := d.rules.see(links, indexes(want)); err != nil {
+		return err
+	}
 	if err := d.apply(want, first); err != nil {
 		return err
 	}
 	d.show()
 	return nil
+}
+
+func indexes(want []dataplane.Attach) (list []int) {
+	for _, a := range want {
+		list = append(list, a.Index)
+	}
+	return list
 }
 
 // reviewAgain is review while the daemon runs; what fails is tried again within a second.

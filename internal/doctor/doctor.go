@@ -35,11 +35,24 @@ var (
 // Run examines the machine, the places of a daemon, and the interfaces that match
 // ports, which are names or wildcards. An error means that it could not look at all.
 func Run(paths config.Paths, ports []string) ([]api.Check, error) {
+	return run(paths, ports, readRules)
+}
+
+// RunFor is Run by a daemon, which knows the ruleset already.
+func RunFor(paths config.Paths, ports []string, known Rules) ([]api.Check, error) {
+	return run(paths, ports, func() []api.Check { return rules(known) })
+}
+
+func run(paths config.Paths, ports []string, rules func() []api.Check) ([]api.Check, error) {
 	release, err := kernel.Version()
 	if err != nil {
 		return nil, fmt.Errorf("doctor: %w", err)
 	}
-	return examineAll(release, paths, ports), nil
+	checks := examineAll(release, paths, ports)
+	if release.AtLeast(6, 6) {
+		checks = append(checks, rules()...)
+	}
+	return checks, nil
 }
 
 // examineAll is Run on a kernel of that release. One cause is one finding: nothing is

@@ -104,6 +104,9 @@ func (j *judge) explain(s *dataplane.Slot) api.Explanation {
 	word := j.word(&a, &f)
 	e := explanation(word)
 	e.Flow, e.Fast = &a, word == "hit" || word == "draining"
+	if j.Because != nil {
+		e.Detail = j.Because(f, word)
+	}
 	if e.Fast && a.Way == api.WayTC && j.Ports[f.Port].XDP {
 		e.Also = append(e.Also, also("tc_way"))
 	}

@@ -26,6 +26,9 @@ type Look struct {
 	HZ    uint32       // jiffies in a second
 	TCP   bool         // TCP may be repeated
 	Ports map[int]Port // by ifindex
+	// Because names the rule of the firewall or of the configuration behind a reason that a
+	// flow met; "" where there is none. May be nil.
+	Because func(f dataplane.Flow, reason string) string
 }
 
 // Port is what must be known of an interface.

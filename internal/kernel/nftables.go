@@ -118,11 +118,16 @@ func ReadNft() (*Nft, error) {
 	return n, nil
 }
 
+// nftBuffer is the most that the kernel puts into one message of a dump (netlink_dump()).
+// For each message it counts the rules of a chain from the first one on, so that small
+// messages make a large chain slow.
+const nftBuffer = 32 << 10
+
 // nftDump asks for a table of nftables and hands on one message after the other: there
 // may be a million of them. The answer may be of before and after a change, which a
 // notification follows.
 func nftDump(get netlink.HeaderType, body []byte, take func(netlink.Message) error) error {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{MessageBufferSize: nftBuffer})
 	if err != nil {
 		return err
 	}

@@ -111,7 +111,7 @@ type xInfo struct {
 
 // read asks until the table did not grow between its size and itself.
 func (f xFamily) read(name string) (XTable, error) {
-	fd, err := unix.Socket(f.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	fd, err := unix.Socket(f.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return XTable{}, err
 	}

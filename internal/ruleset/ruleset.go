@@ -17,13 +17,14 @@
 // status and zone, sets, fib, sockets. So are `ct count` and connlimit, which judge
 // connections, and TCP flags that a repeated packet cannot have (SYN, FIN, RST, no ACK).
 //
-// Read needs CAP_NET_ADMIN and works in the network namespace of the thread; the daemon
+// A Reader needs CAP_NET_ADMIN and works in the network namespace of the thread; the daemon
 // and the doctor call it. Chains that hook devices (netdev, ingress) and bridges are not
 // its affair: their ports are not fast. The elements of named sets are not read.
 package ruleset
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -54,8 +55,12 @@ type Report struct {
 	Counted   int       // how many such there are
 }
 
-// Read reads the ruleset of this network namespace and judges it.
-func Read() (Report, error) {
+// Reader reads the ruleset again and again. Its methods are for one goroutine.
+type Reader struct{ tables []kernel.XTable }
+
+// Read reads the ruleset of this network namespace and judges it. With 100,000 rules in
+// one chain that takes seconds, which the kernel needs to list them.
+func (r *Reader) Read() (Report, error) {
 	w := newWalk()
 	n, err := kernel.ReadNft()
 	if err != nil {
@@ -68,10 +73,18 @@ func Read() (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
+	r.tables = tables
 	for _, t := range tables {
 		w.addXTable(t)
 	}
 	return w.run(), nil
+}
+
+// Stale tells whether legacy iptables, which announces nothing, has other rules than when
+// they were read.
+func (r *Reader) Stale() (bool, error) {
+	tables, err := kernel.ReadXTables()
+	return !reflect.DeepEqual(tables, r.tables), err
 }
 
 // The hooks that forwarded packets pass, NF_INET_*.

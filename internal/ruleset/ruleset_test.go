@@ -60,7 +60,7 @@ func (p place) restore(tool, file string) {
 
 func (p place) read() (r Report) {
 	p.t.Helper()
-	if err := p.ns.Do(func() (err error) { r, err = Read(); return err }); err != nil {
+	if err := p.ns.Do(func() (err error) { r, err = new(Reader).Read(); return err }); err != nil {
 		p.t.Fatal(err)
 	}
 	return r

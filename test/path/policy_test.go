@@ -127,16 +127,18 @@ func TestPolicyChange(t *testing.T) {
 	b.forth(t, "xdp old_generation, tc-ingress old_generation, tc-egress renewed", i, o)
 	b.forth(t, "xdp hit", i, o)
 	b.policy(t, dataplane.Policy{Rules: []dataplane.PolicyRule{{Proto: 17}}})
-	for range 2 {
-		b.forth(t, "xdp old_generation, tc-ingress old_generation, tc-egress excluded", i, o)
-	}
+	b.forth(t, "xdp old_generation, tc-ingress old_generation, tc-egress excluded", i, o)
+	b.forth(t, teaches+"excluded", i, o) // what was learned is forgotten
 	because(t, b.slotOf(t, in), "excluded")
+	if s := b.slotOf(t, in); s.State != exercise.Seen {
+		t.Errorf("state %d, want %d", s.State, exercise.Seen)
+	}
 
 	// a port that the policy does not know yet
-	check(t, b.SetPolicy(dataplane.Policy{Rules: []dataplane.PolicyRule{{Proto: 6, Reason: "excluded"}}}))
-	b.forth(t, "xdp old_generation, tc-ingress old_generation, tc-egress port_unknown", i, o)
+	check(t, b.SetPolicy(dataplane.Policy{Rules: []dataplane.PolicyRule{{Proto: 6, States: dataplane.StateAny, Reason: "excluded"}}}))
+	b.forth(t, teaches+"port_unknown", i, o)
 	b.policy(t, dataplane.Policy{Rules: []dataplane.PolicyRule{{Proto: 6}}})
-	b.forth(t, "xdp old_generation, tc-ingress old_generation, tc-egress renewed", i, o)
+	b.forth(t, teaches+"learned", i, o)
 	b.forth(t, "xdp hit", i, o)
 }
 

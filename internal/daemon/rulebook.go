@@ -1,0 +1,229 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"shunt/internal/config"
+	"shunt/internal/dataplane"
+	"shunt/internal/doctor"
+	"shunt/internal/kernel"
+	"shunt/internal/ruleset"
+)
+
+// How often the ruleset is read where nothing announces a change, and how long it is left
+// alone after it was read, as a multiple of what that took.
+const (
+	legacyEvery  = 5 * time.Second
+	readRest     = 9           // a large ruleset that changes all the time costs a tenth of a core
+	firstRead    = time.Second // the start waits so long for it; meanwhile and then nothing is learned
+	mostNamed    = 10          // rules in the log at once
+	unreadRule   = "the ruleset cannot be read"
+	refusedWords = "a rule looks at each packet: what it could touch stays with the kernel"
+)
+
+// rulebook keeps the data path's policy as the configuration and the ruleset have it.
+//
+// The ruleset is read in a goroutine of its own, since that may take seconds: run. Ports
+// come from the review of them (see), which must not learn anything on a port before the
+// policy knows it.
+type rulebook struct {
+	cfg   config.Config
+	plane *dataplane.Plane
+	log   *slog.Logger
+	stale chan struct{} // the ruleset changed
+	first chan struct{} // closed once it was read, or could not be
+	rules ruleset.Reader
+
+	mu     sync.Mutex
+	links  []kernel.Link
+	ports  []int // ifindex
+	report ruleset.Report
+	failed string // why the ruleset is not known
+	now    compiled
+	inPlay *dataplane.Policy // what the data path has; nil: not known
+}
+
+func newRulebook(cfg config.Config, plane *dataplane.Plane, log *slog.Logger) *rulebook {
+	b := &rulebook{cfg: cfg, plane: plane, log: log, stale: make(chan struct{}, 1), first: make(chan struct{})}
+	b.unread("not yet")
+	return b
+}
+
+// unread is what is known while the ruleset is not: any rule may be there. The caller
+// holds mu.
+func (b *rulebook) unread(why string) {
+	b.failed = why
+	b.report = ruleset.Report{Enforcing: []ruleset.Finding{{Rule: unreadRule, Why: why, Touches: []ruleset.Match{{States: ruleset.AnyState}}}}}
+}
+
+// hear takes note of an announced change, and waits for nobody. Elements of sets are not
+// read, so what changed nothing else is no news.
+func (b *rulebook) hear(e kernel.Event) {
+	if e.Kind != kernel.EventResync && (e.Kind != kernel.EventNftables || e.Elements != nil) {
+		return
+	}
+	select {
+	case b.stale <- struct{}{}:
+	default: // it will be read anyway
+	}
+}
+
+// begin starts run and waits for its first reading, but not long. The returned function
+// ends it.
+func (b *rulebook) begin(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		b.run(ctx)
+		close(ended)
+	}()
+	select {
+	case <-b.first:
+	case <-time.After(firstRead):
+		b.log.Info("the ruleset is large; nothing is fast until it was read")
+	}
+	return func() { cancel(); <-ended }
+}
+
+// run reads the ruleset, and whenever it changed again, until ctx ends.
+func (b *rulebook) run(ctx context.Context) {
+	legacy := time.NewTicker(legacyEvery)
+	defer legacy.Stop()
+	rest := b.read()
+	close(b.first)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(rest):
+		}
+		rest = 0
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.stale:
+			rest = b.read()
+		case <-legacy.C:
+			if stale, err := b.rules.Stale(); stale || err != nil || b.lacking() {
+				rest = b.read()
+			}
+		}
+	}
+}
+
+func (b *rulebook) lacking() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.failed != "" || b.inPlay == nil
+}
+
+// read reads the ruleset and puts what it says in force, and returns for how long it is
+// to be left alone then. While it cannot be read, nobody knows what is in it.
+func (b *rulebook) read() (rest time.Duration) {
+	begin := time.Now()
+	report, err := b.rules.Read()
+	rest = readRest * time.Since(begin)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err != nil {
+		if b.failed != err.Error() {
+			b.log.Error(unreadRule+"; trying again", "err", err)
+		}
+		b.unread(err.Error())
+	} else {
+		b.tell(b.report.Enforcing, report.Enforcing)
+		b.report, b.failed = report, ""
+	}
+	b.enforce()
+	return rest
+}
+
+// tell logs the rules that are new.
+func (b *rulebook) tell(old, now []ruleset.Finding) {
+	told := 0
+	for _, f := range now {
+		known := slices.ContainsFunc(old, func(o ruleset.Finding) bool { return o.String() == f.String() })
+		if known {
+			continue
+		}
+		if told++; told > mostNamed {
+			b.log.Warn("more rules look at each packet; \"shunt doctor\" counts them")
+			return
+		}
+		if b.cfg.Policy == config.PolicyMark {
+			b.log.Info("a rule looks at each packet; what is marked is fast all the same", "rule", f.Rule, "why", f.Why)
+			continue
+		}
+		b.log.Warn(refusedWords, "rule", f.Rule, "why", f.Why, "touches", touches(f))
+	}
+}
+
+func touches(f ruleset.Finding) string {
+	var words []string
+	for _, m := range f.Touches {
+		words = append(words, m.String())
+	}
+	return strings.Join(words, "; ")
+}
+
+// see is told which links there are and which of them will be ports, before they are.
+func (b *rulebook) see(links []kernel.Link, ports []int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.links, b.ports = links, ports
+	return b.enforce()
+}
+
+// enforce puts the policy in force, if it is not. The caller holds mu.
+func (b *rulebook) enforce() error {
+	next := compile(b.cfg, b.report.Enforcing)
+	next.place(b.links, b.ports)
+	for _, name := range next.lost {
+		if !slices.Contains(b.now.lost, name) {
+			b.log.Error("too many different interfaces in the policy; nothing is included by "+name, "most", dataplane.MaxPolicyGroups)
+		}
+	}
+	for _, name := range next.vain {
+		if !slices.Contains(b.now.vain, name) {
+			b.log.Warn("the configuration excludes or includes by an interface that is no port now", "interface", name)
+		}
+	}
+	b.now = next
+	if b.inPlay != nil && reflect.DeepEqual(*b.inPlay, next.Policy) {
+		return nil
+	}
+	b.inPlay = nil
+	if err := b.plane.SetPolicy(next.Policy); err != nil {
+		b.log.Error("the policy could not be put in force; trying again", "err", err)
+		return err
+	}
+	b.inPlay = &next.Policy
+	return nil
+}
+
+// because names the rule behind a reason of policy that a flow met.
+func (b *rulebook) because(f dataplane.Flow, reason string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch reason {
+	case "excluded", "per_packet_rule":
+		return b.now.because(f, reason)
+	case "not_marked":
+		return fmt.Sprintf("connmark & %#x is not %#x", b.cfg.Mark.Mask, b.cfg.Mark.Value)
+	}
+	return ""
+}
+
+// known is what the doctor is told.
+func (b *rulebook) known() doctor.Rules {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return doctor.Rules{Report: b.report, Mark: b.cfg.Policy == config.PolicyMark}
+}
