@@ -159,6 +159,8 @@ func (m *machine) meta(e *kernel.NftExpr) {
 		v.kind = nfproto
 	case unix.NFT_META_PROTOCOL:
 		v.kind = etherType
+	case unix.NFT_META_PKTTYPE: // what is repeated was for this host: PACKET_HOST is 0
+		v.kind, v.mask = zero, []byte{0xff}
 	case unix.NFT_META_LEN:
 		v.varies = "length"
 	case unix.NFT_META_PRANDOM:

@@ -290,6 +290,10 @@ func TestNft(t *testing.T) {
 		{"tcp option sack-perm exists limit rate 5/second drop", "TCP option: tcp"},
 		{"tcp flags syn tcp option maxseg size set rt mtu", ""},
 		{"tcp option maxseg size set 1360", ""},
+		{"meta pkttype { broadcast, multicast } limit rate 5/second accept", "limit: everything"}, // sets are not looked into
+		{"meta pkttype broadcast limit rate 5/second accept", ""},
+		{"meta pkttype != host limit rate 5/second accept", ""},
+		{"meta pkttype host limit rate 5/second accept", "limit: everything"},
 		{"icmp type echo-request accept", ""},
 		{"icmp id 7 accept", ""},
 		{"jhash ip saddr mod 2 == 0 drop", ""},

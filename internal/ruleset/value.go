@@ -25,7 +25,7 @@ const (
 	nfproto
 	etherType
 	packet // bytes of it
-	zero   // of an option that is never there
+	zero   // in all packets that are repeated: is an option there? for another host?
 )
 
 // enum nft_payload_bases

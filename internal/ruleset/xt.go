@@ -55,7 +55,7 @@ var xMatches = map[string]string{
 	"devgroup": "", "dscp": "", "dst": "", "esp": "", "eui64": "", "frag": "", "hbh": "", "helper": "", "icmp": "",
 	"icmp6": "", "ipcomp": "", "iprange": "", "ipv6header": "", "ipvs": "", "mac": "", "mark": "", "mh": "", "multiport": "",
 	"nfacct": "", "osf": "", "owner": "", "physdev": "", "pkttype": "", "policy": "", "realm": "", "rpfilter": "", "rt": "",
-	"sctp": "", "set": "", "socket": "", "srh": "", "udplite": "",
+	"sctp": "", "set": "", "socket": "", "srh": "", "tos": "", "udplite": "",
 
 	"bpf": "bpf", "connbytes": "connbytes", "cpu": "cpu", "ecn": "ECN", "hashlimit": "hashlimit", "hl": "hop limit",
 	"length": "length", "limit": "limit", "quota": "quota", "rateest": "rateest", "recent": "recent",
@@ -82,12 +82,14 @@ func (r *rule) xMatch(name string, revision int, info []byte) {
 	case "udp":
 		r.xPorts(info, 8)
 		return
+	case "pkttype": // struct xt_pkttype_info: pkttype, invert
+		if kind, ok := number(info[:min(4, len(info))]); ok && len(info) > 4 && (kind == 0) != (info[4] == 0) {
+			r.never = true
+		}
 	case "tos": // struct xt_tos_match_info: mask, value, invert
 		if len(info) > 0 && info[0]&ecn != 0 {
 			r.vary("ECN")
 		}
-		r.exact = false
-		return
 	}
 	r.exact = false
 	why, known := xMatches[name]
