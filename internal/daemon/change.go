@@ -13,8 +13,8 @@ const (
 	// obeyed one by one, those behind them together.
 	bumpsAtOnce = 10
 	bumpsApart  = 100 * time.Millisecond
-	// To find what a change touched among very many flows takes time: so many times as long
-	// passes before it is done again.
+	// To look through very many flows for those that are touched takes time: so many times as
+	// long passes before it is done again.
 	restAfter = 4
 )
 
@@ -23,11 +23,11 @@ type change struct {
 	touched
 	timer  *time.Timer
 	window bool          // the timer runs to the end of a window
-	rest   time.Time     // no window ends before
+	rest   time.Time     // flows are not looked through before
 	budget budget        // of bumps for everything
 	looks  budget        // of looks at the ports
-	lease  time.Duration // unheard ends cost a bump once for each lease, after which it would be
-	made   time.Time     // up for itself; the last one
+	lease  time.Duration // unheard ends cost a bump once for each lease, after which every flow
+	made   time.Time     // would prove itself anyway; the last one
 }
 
 func newChange(lease time.Duration) *change {
@@ -67,7 +67,7 @@ func (d *Daemon) announce(e kernel.Event, c *change) {
 		return
 	}
 	c.window = true
-	c.timer.Reset(max(coalesce, time.Until(c.rest)))
+	c.timer.Reset(coalesce)
 }
 
 // isPort tells whether flows go out by an interface.
@@ -97,12 +97,18 @@ func (d *Daemon) obey(c *change, look chan<- bool) {
 	}
 	if c.all && c.budget.take(now) {
 		d.plane.Bump()
-		c.all = false
-	} else if scopes := c.scopes(); len(scopes) > 0 {
-		d.plane.Forget(scopes)
+		c.all, c.ended = false, nil
+		c.forget()
+	}
+	if len(c.ended) > 0 { // these are looked up, not looked for
+		d.plane.Forget(c.ended)
+		c.ended = nil
+	}
+	if c.some() && !now.Before(c.rest) {
+		d.plane.Forget(c.scopes())
+		c.forget()
 		c.rest = time.Now().Add(restAfter * time.Since(now))
 	}
-	c.adjacencies, c.prefixes, c.ended = nil, nil, nil
 	c.window = false
 	c.wait(now)
 }
@@ -118,6 +124,7 @@ func (c *change) wait(now time.Time) {
 	sooner(c.all, c.budget.next(now))
 	sooner(c.ports, c.looks.next(now))
 	sooner(c.unheard, c.lease-now.Sub(c.made))
+	sooner(c.some(), c.rest.Sub(now))
 	if next >= 0 {
 		c.timer.Reset(next)
 	}

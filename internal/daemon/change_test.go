@@ -202,9 +202,19 @@ func TestWindows(t *testing.T) {
 	if n, _ := window(d, c, rule); n != 0 || c.words() != "all" {
 		t.Errorf("over the budget: raised %d times, left %q", n, c.words())
 	}
+	c.rest = time.Time{}
 	window(d, c, route)
-	if c.words() != "all" {
-		t.Errorf("over the budget, a route: left %q", c.words())
+	if c.words() != "all" || !c.rest.After(time.Now().Add(-time.Second)) {
+		t.Errorf("over the budget, a route: left %q, rests until %v", c.words(), c.rest)
+	}
+	c.rest = time.Now().Add(time.Hour)
+	ended := kernel.Event{Kind: kernel.EventConntrack}
+	if window(d, c, route, ended); c.words() != "10.0.0.0/24, all" {
+		t.Errorf("during the rest: left %q", c.words())
+	}
+	c.budget = budget{}
+	if n, _ := window(d, c); n != 1 || !c.nothing() {
+		t.Errorf("everything, during the rest: raised %d times, left %q", n, c.words())
 	}
 }
 

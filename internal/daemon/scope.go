@@ -32,7 +32,22 @@ type touched struct {
 
 // nothing tells that nothing is touched.
 func (t *touched) nothing() bool {
-	return !t.all && !t.ports && !t.unheard && len(t.adjacencies)+len(t.prefixes)+len(t.ended) == 0
+	return !t.all && !t.ports && !t.unheard && !t.some() && len(t.ended) == 0
+}
+
+// some tells whether flows must be looked for; scopes which, and forget that it was done.
+func (t *touched) some() bool { return len(t.adjacencies)+len(t.prefixes) > 0 }
+
+func (t *touched) forget() { t.adjacencies, t.prefixes = nil, nil }
+
+func (t *touched) scopes() (scopes []dataplane.Scope) {
+	for a := range t.adjacencies {
+		scopes = append(scopes, dataplane.Scope{Out: a.port, MAC: net.HardwareAddr(a.mac)})
+	}
+	for p := range t.prefixes {
+		scopes = append(scopes, dataplane.Scope{Prefix: p})
+	}
+	return scopes
 }
 
 // add notes what an event touches. isPort tells whether flows go out by an interface itself:
@@ -142,16 +157,4 @@ func (t *touched) connection(directions [2]kernel.Tuple) {
 		}
 		t.ended = append(t.ended, dataplane.Scope{Proto: c.Proto, Tuple: dataplane.Tuple{Source: source, Destination: c.Destination}})
 	}
-}
-
-// scopes is what is touched but for everything.
-func (t *touched) scopes() []dataplane.Scope {
-	scopes := t.ended
-	for a := range t.adjacencies {
-		scopes = append(scopes, dataplane.Scope{Out: a.port, MAC: net.HardwareAddr(a.mac)})
-	}
-	for p := range t.prefixes {
-		scopes = append(scopes, dataplane.Scope{Prefix: p})
-	}
-	return scopes
 }
