@@ -13,9 +13,10 @@ const (
 	// obeyed one by one, those behind them together.
 	bumpsAtOnce = 10
 	bumpsApart  = 100 * time.Millisecond
-	// To look through very many flows for those that are touched takes time: so many times as
-	// long passes before it is done again.
-	restAfter = 4
+	// To look through very many flows for those that are touched takes time: what it may take
+	// at once, and that it may take one part in so many in the long run.
+	searchAtOnce = 100 * time.Millisecond
+	searchShare  = 10
 )
 
 // change is what events that come together have touched, and when it is due.
@@ -23,7 +24,7 @@ type change struct {
 	touched
 	timer  *time.Timer
 	window bool          // the timer runs to the end of a window
-	rest   time.Time     // flows are not looked through before
+	search allowance     // of time for looking through flows
 	budget budget        // of bumps for everything
 	looks  budget        // of looks at the ports
 	lease  time.Duration // unheard ends cost a bump once for each lease, after which every flow
@@ -104,10 +105,11 @@ func (d *Daemon) obey(c *change, look chan<- bool) {
 		d.plane.Forget(c.ended)
 		c.ended = nil
 	}
-	if c.some() && !now.Before(c.rest) {
+	if c.some() && c.search.wait(now) == 0 {
+		begun := time.Now()
 		d.plane.Forget(c.scopes())
 		c.forget()
-		c.rest = time.Now().Add(restAfter * time.Since(now))
+		c.search.left -= time.Since(begun)
 	}
 	c.window = false
 	c.wait(now)
@@ -124,7 +126,7 @@ func (c *change) wait(now time.Time) {
 	sooner(c.all, c.budget.next(now))
 	sooner(c.ports, c.looks.next(now))
 	sooner(c.unheard, c.lease-now.Sub(c.made))
-	sooner(c.some(), c.rest.Sub(now))
+	sooner(c.some(), c.search.wait(now))
 	if next >= 0 {
 		c.timer.Reset(next)
 	}
@@ -154,3 +156,16 @@ func (b *budget) take(now time.Time) bool {
 
 // next is how long it is until that is so again, after take() was asked at the same time.
 func (b *budget) next(now time.Time) time.Duration { return bumpsApart - now.Sub(b.at) }
+
+// allowance is time that may be spent on something.
+type allowance struct {
+	left time.Duration // less than 0: overdrawn by the last time
+	at   time.Time     // as of then
+}
+
+// wait brings the allowance up to date and returns how long it is overdrawn yet.
+func (a *allowance) wait(now time.Time) time.Duration {
+	a.left = min(searchAtOnce, a.left+now.Sub(a.at)/searchShare)
+	a.at = now
+	return max(0, -a.left*searchShare)
+}

@@ -173,6 +173,34 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// TestSearches: looking through many flows is done at once, but takes its share at most in the
+// long run.
+func TestSearches(t *testing.T) {
+	const each = 30 * time.Millisecond // 100,000 flows
+	var a allowance
+	now, n := time.Unix(1000, 0), 0
+	for start := now; now.Sub(start) < 10*time.Second; now = now.Add(coalesce) {
+		if a.wait(now) == 0 {
+			a.left -= each
+			n++
+		}
+	}
+	if want := int((searchAtOnce + 10*time.Second/searchShare) / each); n < want-1 || n > want+1 {
+		t.Errorf("%d searches in ten seconds, want %d", n, want)
+	}
+	now = now.Add(time.Minute)
+	for i := range int(searchAtOnce / each) {
+		if d := a.wait(now); d != 0 {
+			t.Errorf("search %d after a quiet minute waits %v", i, d)
+		}
+		a.left -= each
+	}
+	a.left = -each
+	if d := a.wait(now); d != each*searchShare {
+		t.Errorf("overdrawn by %v it waits %v", each, d)
+	}
+}
+
 // window runs a window of events through a daemon's data path.
 func window(d *Daemon, c *change, events ...kernel.Event) (raised uint32, looked bool) {
 	before, look := d.plane.Generation(), make(chan bool, 1)
@@ -202,19 +230,18 @@ func TestWindows(t *testing.T) {
 	if n, _ := window(d, c, rule); n != 0 || c.words() != "all" {
 		t.Errorf("over the budget: raised %d times, left %q", n, c.words())
 	}
-	c.rest = time.Time{}
 	window(d, c, route)
-	if c.words() != "all" || !c.rest.After(time.Now().Add(-time.Second)) {
-		t.Errorf("over the budget, a route: left %q, rests until %v", c.words(), c.rest)
+	if c.words() != "all" || c.search.left >= searchAtOnce {
+		t.Errorf("over the budget, a route: left %q, to search %v", c.words(), c.search.left)
 	}
-	c.rest = time.Now().Add(time.Hour)
+	c.search.left = -time.Hour
 	ended := kernel.Event{Kind: kernel.EventConntrack}
 	if window(d, c, route, ended); c.words() != "10.0.0.0/24, all" {
-		t.Errorf("during the rest: left %q", c.words())
+		t.Errorf("after long searches: left %q", c.words())
 	}
 	c.budget = budget{}
 	if n, _ := window(d, c); n != 1 || !c.nothing() {
-		t.Errorf("everything, during the rest: raised %d times, left %q", n, c.words())
+		t.Errorf("everything, after long searches: raised %d times, left %q", n, c.words())
 	}
 }
 

@@ -7,8 +7,9 @@
 //   - Links says what interfaces there are and what shunt must know of each:
 //     its kind, its master, its qdiscs, its offloads, what XDP its driver can do.
 //   - Hooks says which programs and rules of other people sit on a link.
-//   - Watch says that something changed. It subscribes before anybody reads, and
-//     whenever messages were lost it says so with a Resync event: the answer to
+//   - Watch says what changed, and how far that goes: which address, prefix, MAC or
+//     connection, and what is new about a link. It subscribes before anybody reads,
+//     and whenever messages were lost it says so with a Resync event: the answer to
 //     that is to read again. It ends only with its context.
 //   - Conntrack sets be-liberal on TCP connections and dumps the table for tests.
 //
