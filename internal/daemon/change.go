@@ -8,7 +8,10 @@ import (
 )
 
 const (
-	coalesce = 10 * time.Millisecond // events that belong together
+	// Events that belong together. No event is obeyed sooner: the kernel announces the end of
+	// an IPv4 route before it takes it out (fib_table_delete()), and what proved itself by
+	// a route that is still there would go on by it for a lease.
+	coalesce = 10 * time.Millisecond
 	// A flood of changes that touch everything must not keep all flows slow: some are
 	// obeyed one by one, those behind them together.
 	bumpsAtOnce = 10
