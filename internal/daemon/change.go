@@ -8,10 +8,11 @@ import (
 )
 
 const (
-	// Events that belong together. No event is obeyed sooner: the kernel announces the end of
-	// an IPv4 route before it takes it out (fib_table_delete()), and what proved itself by
-	// a route that is still there would go on by it for a lease.
-	coalesce = 10 * time.Millisecond
+	coalesce = 10 * time.Millisecond // events that belong together
+	// No event is obeyed sooner than that: the kernel announces the end of an IPv4 route before
+	// it takes it out (fib_table_delete()), and a flow that proved itself by a route that is
+	// still there would go on by it for a lease.
+	ripening = 2 * time.Millisecond
 	// A flood of changes that touch everything must not keep all flows slow: some are
 	// obeyed one by one, those behind them together.
 	bumpsAtOnce = 10
@@ -24,14 +25,16 @@ const (
 
 // change is what events that come together have touched, and when it is due.
 type change struct {
-	touched
-	timer  *time.Timer
-	window bool          // the timer runs to the end of a window
-	search allowance     // of time for looking through flows
-	budget budget        // of bumps for everything
-	looks  budget        // of looks at the ports
-	lease  time.Duration // unheard ends cost a bump once for each lease, after which every flow
-	made   time.Time     // would prove itself anyway; the last one
+	touched          // what must prove itself now
+	fresh    touched // and what later
+	timer    *time.Timer
+	window   bool          // the timer runs to the end of a window
+	ripening bool          // or to that of the time after it
+	search   allowance     // of time for looking through flows
+	budget   budget        // of bumps for everything
+	looks    budget        // of looks at the ports
+	lease    time.Duration // unheard ends cost a bump once for each lease, after which every flow
+	made     time.Time     // would prove itself anyway; the last one
 }
 
 func newChange(lease time.Duration) *change {
@@ -55,7 +58,7 @@ func (d *Daemon) follow(ctx context.Context, events <-chan kernel.Event, look ch
 			}
 			d.announce(e, c)
 		case <-c.timer.C:
-			d.obey(c, look)
+			d.tick(c, look)
 		}
 	}
 }
@@ -66,12 +69,39 @@ func (d *Daemon) announce(e kernel.Event, c *change) {
 	d.events[e.Kind.String()]++
 	d.mu.Unlock()
 	d.rules.hear(e)
-	c.add(e, d.isPort)
-	if c.window || c.nothing() {
+	c.fresh.add(e, d.isPort)
+	c.open()
+}
+
+// open begins a window, if there is something fresh and none yet.
+func (c *change) open() {
+	if c.window || c.ripening || c.fresh.nothing() {
 		return
 	}
 	c.window = true
-	c.timer.Reset(coalesce)
+	c.timer.Reset(coalesce - ripening)
+}
+
+// tick is what the timer ran for. What was heard in a window is obeyed a little later, and
+// what comes meanwhile belongs to the next.
+func (d *Daemon) tick(c *change, look chan<- bool) {
+	if !c.ripening {
+		c.ripen()
+		c.timer.Reset(ripening)
+		return
+	}
+	c.ripening = false
+	now := time.Now()
+	d.obey(c, now, look)
+	c.wait(now)
+	c.open()
+}
+
+// ripen ends a window.
+func (c *change) ripen() {
+	c.touched.merge(&c.fresh)
+	c.fresh = touched{}
+	c.window, c.ripening = false, true
 }
 
 // isPort tells whether flows go out by an interface.
@@ -86,9 +116,8 @@ func (d *Daemon) isPort(index int) bool {
 	return false
 }
 
-// obey is the end of a window. What is touched must prove itself again, and nothing else.
-func (d *Daemon) obey(c *change, look chan<- bool) {
-	now := time.Now()
+// obey makes what is touched prove itself again, and nothing else.
+func (d *Daemon) obey(c *change, now time.Time, look chan<- bool) {
 	if c.ports && c.looks.take(now) {
 		c.ports = false
 		select {
@@ -114,8 +143,6 @@ func (d *Daemon) obey(c *change, look chan<- bool) {
 		c.forget()
 		c.search.left -= time.Since(begun)
 	}
-	c.window = false
-	c.wait(now)
 }
 
 // wait sets the timer for what could not be obeyed yet.

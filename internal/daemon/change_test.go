@@ -207,7 +207,9 @@ func window(d *Daemon, c *change, events ...kernel.Event) (raised uint32, looked
 	for _, e := range events {
 		d.announce(e, c)
 	}
-	d.obey(c, look)
+	for range 2 { // it ends, and what was heard is ripe
+		d.tick(c, look)
+	}
 	return d.plane.Generation() - before, len(look) > 0
 }
 
@@ -242,6 +244,26 @@ func TestWindows(t *testing.T) {
 	c.budget = budget{}
 	if n, _ := window(d, c); n != 1 || !c.nothing() {
 		t.Errorf("everything, after long searches: raised %d times, left %q", n, c.words())
+	}
+}
+
+// TestRipening: what is heard just before changes are obeyed is not among them.
+func TestRipening(t *testing.T) {
+	d, _ := router(t)
+	c, look := newChange(time.Hour), make(chan bool, 1)
+	defer c.timer.Stop()
+	before := d.plane.Generation()
+	for i, want := range []uint32{0, 1, 1, 2} {
+		if i < 2 { // in a window, and behind its end
+			d.announce(kernel.Event{Kind: kernel.EventRule}, c)
+		}
+		d.tick(c, look)
+		if n := d.plane.Generation() - before; n != want {
+			t.Errorf("tick %d: raised %d times, want %d", i, n, want)
+		}
+	}
+	if !c.nothing() || !c.fresh.nothing() || c.window || c.ripening {
+		t.Errorf("left %q and %q, window %v, ripening %v", c.words(), c.fresh.words(), c.window, c.ripening)
 	}
 }
 

@@ -35,6 +35,20 @@ func (t *touched) nothing() bool {
 	return !t.all && !t.ports && !t.unheard && !t.some() && len(t.ended) == 0
 }
 
+// merge adds what another has.
+func (t *touched) merge(o *touched) {
+	t.all = t.all || o.all
+	t.ports = t.ports || o.ports
+	t.unheard = t.unheard || o.unheard
+	for a := range o.adjacencies {
+		t.wayOut(a)
+	}
+	for p := range o.prefixes {
+		t.prefix(p)
+	}
+	t.ended = append(t.ended, o.ended...)
+}
+
 // some tells whether flows must be looked for; scopes which, and forget that it was done.
 func (t *touched) some() bool { return len(t.adjacencies)+len(t.prefixes) > 0 }
 
@@ -110,6 +124,10 @@ func (t *touched) adjacency(index int, mac []byte, isPort func(int) bool) {
 	if len(a.mac) != macLength {
 		a.mac = ""
 	}
+	t.wayOut(a)
+}
+
+func (t *touched) wayOut(a adjacency) {
 	if a == (adjacency{}) || len(t.adjacencies) >= mostScoped {
 		t.all = true
 		return
