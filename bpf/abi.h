@@ -25,6 +25,7 @@ enum abi {
 	SLOT_SIZE = 192,	/* three cache lines; an IPv4 hit in the first of four places touches two */
 	SIGHTING_SIZE = 192,	/* three, but only two where policy has no rules */
 	GEN_NEVER = 0,		/* no generation has this number */
+	SOURCE_BITS = 16,	/* of the number by which a source's slots are counted */
 	BUCKETS = 16,		/* in the object; the daemon makes the table as large as it is told to */
 	SAMPLES = 256,		/* remembered packets without a slot, per CPU: the hash has 8 bits */
 };
@@ -111,6 +112,9 @@ enum reason {
 	REASON_NOT_MARKED,		/* policy = "mark", and its connmark is another one, or it has none */
 	REASON_EXCLUDED,		/* by the configuration */
 	REASON_PER_PACKET_RULE,		/* a rule of the ruleset looks at each of its packets */
+	/* what keeps one sender from harming the others: XDP and TC ingress */
+	REASON_SOURCE_FULL,		/* its source holds as many slots as one may */
+	REASON_POLICED,			/* over the rate of its reason: dropped */
 	REASONS,
 };
 
@@ -234,6 +238,12 @@ struct port {
 	__u32 tx;			/* index into the devmap */
 };
 
+/* How many packets of one reason a CPU's kernel gets. Both in ns. */
+struct rate {
+	__u64 every;			/* between two packets, if they come evenly */
+	__u64 ahead;			/* of that they may be: the burst */
+};
+
 /* Written by the daemon, read by every packet. One global, mapped into both. */
 struct control {
 	__u32 abi;
@@ -252,12 +262,28 @@ struct control {
 	__u32 verify;			/* every Nth flow gets leases of a quarter of a second; 0: none */
 	__u64 secret[8];		/* odd: keys of the flow hash, random per start from nothing */
 	__u64 mix;			/* odd: its multiplier for the second choice */
+	__u64 policed;			/* a bit for each reason that has a rate */
+	struct rate rates[TALLY];	/* by reason */
+	__u32 source_flows;		/* slots that one source may hold; 0: any number */
+	__u32 zero;
 };
 
 /* Counters per CPU, stage and ifindex % MAX_PORTS. */
 struct tally {
 	__u64 packets[TALLY - 1];	/* by reason */
 	__u64 partial;			/* TC ingress: partial checksums, so the peer is no wire */
+};
+
+/* Slots that sources hold, by the number that source.h gives them. */
+struct sources {
+	__s32 held[1 << SOURCE_BITS];
+	__u32 hand;			/* the bucket that flow_sweep() looks at next */
+};
+
+/* A token bucket, per CPU and reason. */
+struct meter {
+	__u64 full;			/* ns, monotonic: when it is full again */
+	__u64 dropped;
 };
 
 /* What became of redirected frames, per CPU and ifindex % MAX_PORTS, from the kernel's tracepoints. */

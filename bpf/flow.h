@@ -17,6 +17,7 @@
 
 #include "maps.h"
 #include "frame.h"
+#include "source.h"
 #include "csum.h"
 
 /* A fetching atomic is a full barrier in the BPF memory model. */
@@ -163,6 +164,8 @@ static __always_inline int flow_free(const struct slot *s, __u32 now)
 static __always_inline void slot_init(struct slot *s, const struct flow_key *k,
 				      const struct flow_words *w, __u32 now)
 {
+	source_count(&s->key, &s->in6, -1);
+	source_count(k, w, 1);
 	s->state = SLOT_SEEN;
 	s->flags = 0;
 	s->why = REASON_BELOW_THRESHOLD;
@@ -222,6 +225,46 @@ static __always_inline struct slot *flow_claim(const struct flow_key *k, const s
 	flow_unlock(best);
 	at->seq += 2;
 	return best;
+}
+
+enum { SWEEP = 8 };	/* buckets */
+
+/* Empties slots that nobody uses any more, so that they are not counted for their sources.
+ * A source at its limit has this done before it is refused, at every such packet. If it holds
+ * `idle` of the table's slots for nothing, one of them is found after slots / (16 * idle)
+ * packets: at a limit of a quarter of the table four are found by each packet, at the least
+ * one that may be configured (a 1024th) it takes 64. */
+static __noinline void flow_sweep(void)
+{
+	__u32 now = now_jiffies(), hand = sources.hand;
+
+	sources.hand = hand + SWEEP;
+	for (int i = 0; i < SWEEP * WAYS; i++) {
+		struct slot *s = &bucket_at((hand + i / WAYS) << bucket_shift)->way[i % WAYS];
+		__u32 seq = OUR(s->seq);
+
+		if (!port_of(&s->key) || !flow_free(s, now) || !flow_lock(s, seq))
+			continue;
+		if (flow_free(s, now)) {
+			source_count(&s->key, &s->in6, -1);
+			s->state = SLOT_EMPTY;
+			*addresses_of(&s->key) = 0;
+			*rest_of(&s->key) = 0;
+		}
+		flow_unlock(s);
+	}
+}
+
+/* A slot for a new flow, if there is one for it. HIT: `at` says where. */
+static __always_inline enum reason flow_admit(const struct flow_key *k, const struct flow_words *w,
+					      struct place *at)
+{
+	if (rarely(source_full(k, w))) {
+		flow_sweep();
+		if (source_full(k, w))
+			return REASON_SOURCE_FULL;
+	}
+	return flow_claim(k, w, at) ? REASON_HIT : REASON_TABLE_FULL;
 }
 
 static __always_inline int same_macs(const struct slot *s, const struct frame *f)

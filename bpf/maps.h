@@ -79,6 +79,17 @@ static __always_inline struct transmit *transmit_of(__u32 cpu, __u32 ifindex)
 	return row_of(transmits, cpu, MAX_PORTS, ifindex % MAX_PORTS, sizeof(struct transmit));
 }
 
+/* Who claims a slot or empties one writes; nobody else reads. */
+struct sources sources SEC(".data.sources");
+
+/* By reason. XDP and TC ingress write, each on its CPU; the daemon reads what was dropped. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, TALLY);
+	__type(key, __u32);
+	__type(value, struct meter);
+} meters SEC(".maps");
+
 /* All stages write, the daemon reads. A full ring loses requests: be-liberal is asked
  * for again; a reset connection keeps its state until conntrack's timeout for one.
  * Differences (differ.h) get no more than half of it. */

@@ -11,6 +11,7 @@
 #include "sight.h"
 #include "learn.h"
 #include "sample.h"
+#include "meter.h"
 
 enum { HEADERS = ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct tcphdr), PACKET_HOST = 0 };
 
@@ -70,9 +71,24 @@ static __always_inline void edit_l4_sum_skb(struct __sk_buff *skb, struct sk_buf
 	bpf_l4_csum_replace(skb, at, 0, ports, flags);
 }
 
+/* Is it over its rate? Where XDP marks nothing all that it passed is judged again here, for
+ * the same reasons: once is enough. */
+static __always_inline int spent(enum reason reason, const int after_xdp)
+{
+	return is_policed(reason) && !(after_xdp && ctl.no_marks) && meter_spent(reason);
+}
+
+/* To the kernel, for what the packet is or for want of a slot; or over its rate. */
+static __always_inline int pass(struct tally *c, enum reason reason, const int after_xdp)
+{
+	if (spent(reason, after_xdp))
+		return leave(c, REASON_POLICED, DROP);
+	return leave(c, reason, NEXT);
+}
+
 /* Repeat at TC: skips the stack, keeps qdisc, GSO and checksum offload. */
 static __always_inline int repeat(struct __sk_buff *skb, struct sk_buff *k, struct frame *f,
-				  struct slot *s, const struct place *at, struct tally *c)
+				  struct slot *s, const struct place *at, struct tally *c, const int counted)
 {
 	__u32 packets = skb->gso_segs > 1 ? skb->gso_segs : 1;
 	__u32 oif = s->oif, mark = s->mark, priority = s->priority;
@@ -82,7 +98,7 @@ static __always_inline int repeat(struct __sk_buff *skb, struct sk_buff *k, stru
 	if (packet_len(skb, f) > s->mtu) {
 		flow_evidence(s, f);
 		s->why = REASON_OVER_MTU;
-		return leave(c, REASON_OVER_MTU, NEXT);
+		return pass(c, REASON_OVER_MTU, counted);
 	}
 	rewrite_copy(&rw, s, f->family);
 	if (flow_torn(s, at))
@@ -128,14 +144,16 @@ struct first {
 
 /* The first packet of a flow. Not static: the verifier looks at such a function once,
  * for any arguments, and not again for each call. */
-__noinline int claim_aside(struct first *p)
+__noinline enum reason claim_aside(struct first *p)
 {
+	enum reason reason;
+
 	if (!p)			/* never, but the verifier asks */
-		return 0;
-	if (flow_claim(&p->key, &p->in6, &p->at))
-		return 1;
-	sample_keep(&p->key, &p->in6, about(REASON_TABLE_FULL, 0, 0));
-	return 0;
+		return REASON_TABLE_FULL;
+	reason = flow_admit(&p->key, &p->in6, &p->at);
+	if (reason)
+		sample_keep(&p->key, &p->in6, about(reason, 0, 0));
+	return reason;
 }
 
 /* For explain. Not static, as claim_aside() is not. */
@@ -146,19 +164,24 @@ __noinline int sample_aside(struct __sk_buff *skb, __u32 reason)
 	return 0;
 }
 
-/* Out by a reason that no slot remembers. */
-static __always_inline int refused(struct __sk_buff *skb, struct tally *c, enum reason reason)
+/* Out by a reason that no slot remembers, or over its rate. */
+static __always_inline int refused(struct __sk_buff *skb, struct tally *c, enum reason reason, const int after_xdp)
 {
+	if (spent(reason, after_xdp))
+		reason = REASON_POLICED;
 	leave(c, reason, NEXT);
 	sample_aside(skb, reason);
-	return NEXT;
+	return reason == REASON_POLICED ? DROP : NEXT;
 }
 
 /* What parse.h found a reason in. */
-static __always_inline int refuse(struct __sk_buff *skb, struct tally *c, struct frame *f, enum reason reason)
+static __always_inline int refuse(struct __sk_buff *skb, struct tally *c, struct frame *f, enum reason reason,
+				  const int counted)
 {
 	if (reason != REASON_TCP_CLOSE && reason != REASON_TCP_SYN)
-		return refused(skb, c, reason);
+		return refused(skb, c, reason, counted);
+	if (spent(reason, counted))
+		return leave(c, REASON_POLICED, DROP);
 	reason = close_by(f, reason);
 	return leave(c, reason, reason == REASON_TCP_IMPLAUSIBLE ? DROP : NEXT);
 }
@@ -174,7 +197,7 @@ static __always_inline int judge(struct __sk_buff *skb, struct sk_buff *k, struc
 
 	reason = parse(f, family);
 	if (rarely(reason))
-		return refuse(skb, c, f, reason);
+		return refuse(skb, c, f, reason, counted);
 	if (!take_frame(f, skb))
 		return leave(c, REASON_RUNT, NEXT);
 	if (ctl.tcp_off && f->proto == IPPROTO_TCP)
@@ -184,8 +207,9 @@ static __always_inline int judge(struct __sk_buff *skb, struct sk_buff *k, struc
 	if (rarely(!s)) {
 		struct first first = { .key = f->key, .in6 = f->in6 };
 
-		if (!claim_aside(&first))
-			return leave(c, REASON_TABLE_FULL, NEXT);
+		reason = claim_aside(&first);
+		if (reason)	/* of which the verifier knows nothing */
+			return pass(c, reason == REASON_SOURCE_FULL ? REASON_SOURCE_FULL : REASON_TABLE_FULL, counted);
 		at = first.at;
 		s = slot_at(at.bucket, at.way);
 	}
@@ -193,7 +217,7 @@ static __always_inline int judge(struct __sk_buff *skb, struct sk_buff *k, struc
 		s->taken += skb->gso_segs > 1 ? skb->gso_segs : 1;
 	reason = flow_check(s, f);
 	if (!reason)
-		return repeat(skb, k, f, s, &at, c);
+		return repeat(skb, k, f, s, &at, c, counted);
 	if (!counted || ctl.no_marks || f->data + f->len > f->end)
 		reason = flow_slow(s, f, reason);
 	if (is_due(reason))
@@ -214,11 +238,11 @@ static __always_inline int ingress(struct __sk_buff *skb, struct sighting *g, st
 	if (BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL)
 		c->partial++;
 	if (skb->vlan_present)
-		return refused(skb, c, REASON_VLAN_TAG);
+		return refused(skb, c, REASON_VLAN_TAG, after_xdp);
 	f.port = skb->ifindex;
 	reason = inspect(skb, k, &f);
 	if (reason)
-		return refused(skb, c, reason);
+		return refused(skb, c, reason, after_xdp);
 	if (f.family == 4)
 		return judge(skb, k, &f, g, c, 4, after_xdp);
 	return judge(skb, k, &f, g, c, 6, after_xdp);

@@ -8,6 +8,7 @@
 #include "close.h"
 #include "edit.h"
 #include "sample.h"
+#include "meter.h"
 
 /* TC ingress must look at this packet too. */
 static __always_inline void mark(struct xdp_md *ctx)
@@ -31,13 +32,17 @@ struct flow {
 /* The first packet of a flow. */
 static __noinline enum reason claim_aside(const struct flow *w)
 {
-	struct place at;
-	struct slot *s = flow_claim(&w->key, &w->in6, &at);
+	struct place at = {};
+	enum reason reason = flow_admit(&w->key, &w->in6, &at);
+	struct slot *s;
 
-	if (!s) {
-		sample_keep(&w->key, &w->in6, about(REASON_TABLE_FULL, 0, 0));
-		return REASON_TABLE_FULL;
+	if (reason) {
+		if (over_rate(reason))
+			reason = REASON_POLICED;
+		sample_keep(&w->key, &w->in6, about(reason, 0, 0));
+		return reason;
 	}
+	s = &bucket_at(at.bucket)->way[at.way % WAYS];
 	s->count = 1;
 	if (ctl.threshold > 1)
 		return REASON_BELOW_THRESHOLD;
@@ -100,7 +105,8 @@ static __always_inline enum reason why_not_whole(const struct frame *f)
 	return type == wire16(ETH_P_IP) || type == wire16(ETH_P_IPV6) ? REASON_RUNT : why_not_ip(type);
 }
 
-/* Out to the kernel by a reason that no slot remembers; HIT: it is still to be found. It asks
+/* Out to the kernel by a reason that no slot remembers, unless it is over its rate; HIT: it is
+ * still to be found. It asks
  * for the context alone, and so for no register on the way of a hit. Not static, as
  * flow_close() is not. */
 __noinline int refused(struct xdp_md *ctx, __u32 reason)
@@ -115,19 +121,23 @@ __noinline int refused(struct xdp_md *ctx, __u32 reason)
 	/* the rest of a long frame is in fragments, which TC need not care about */
 	if ((reason == REASON_MALFORMED || reason == REASON_RUNT) && bpf_xdp_get_buff_len(ctx) > f.end - f.data)
 		return punt(ctx, &f, 0, REASON_TC_WAY);
+	if (over_rate(reason))
+		reason = REASON_POLICED;
 	if (reason != REASON_PAUSED)
 		sample_frame(f.data, f.end, f.port, 0, reason);
-	return out(&f, reason, XDP_PASS);
+	return out(&f, reason, reason == REASON_POLICED ? XDP_DROP : XDP_PASS);
 }
 
 /* What parse.h found a reason in. */
 static __always_inline int refuse(struct xdp_md *ctx, struct frame *f, enum reason reason)
 {
-	enum reason any = excluded(f);
-
-	if (any)
-		return out(f, any, XDP_PASS);
+	if (ctl.paused)
+		return out(f, REASON_PAUSED, XDP_PASS);
+	if (is_group(f))
+		return refused(ctx, REASON_NOT_HOST);
 	if (reason == REASON_TCP_CLOSE || reason == REASON_TCP_SYN) {
+		if (over_rate(reason))
+			return out(f, REASON_POLICED, XDP_DROP);
 		reason = close_by(f, reason);
 		return out(f, reason, reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
 	}
@@ -138,13 +148,16 @@ static __always_inline int refuse(struct xdp_md *ctx, struct frame *f, enum reas
 static __always_inline int unknown(struct xdp_md *ctx, struct frame *f)
 {
 	struct flow flow = { .key = f->key, .in6 = f->in6 };
-	enum reason any = excluded(f);
+	enum reason reason = excluded(f);
 
-	if (any)
-		return refused(ctx, any);
+	if (reason)
+		return refused(ctx, reason);
 	if (f->proto == IPPROTO_TCP && ctl.tcp_off)
 		return out(f, REASON_TCP_OFF, XDP_PASS);
-	return punt(ctx, f, 0, claim_aside(&flow));
+	reason = claim_aside(&flow);
+	if (reason == REASON_POLICED)
+		return out(f, reason, XDP_DROP);
+	return punt(ctx, f, 0, reason);
 }
 
 /* The slot is not simply good. HIT: it may be used all the same. */
@@ -195,6 +208,8 @@ static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 f
 	if (rarely(f->l3_len > s->mtu)) {
 		flow_evidence(s, f);
 		s->why = REASON_OVER_MTU;
+		if (over_rate(REASON_OVER_MTU))
+			return out(f, REASON_POLICED, XDP_DROP);
 		return out(f, REASON_OVER_MTU, XDP_PASS);
 	}
 	rewrite_copy(&rw, s, f->family);

@@ -71,6 +71,7 @@ type Status struct {
 	Counters         map[string]map[string]uint64 `json:"counters"`           // stage, then reason; zero ones left out
 	Events           map[string]uint64            `json:"events"`             // changes the kernel announced, by kind
 	Differences      uint64                       `json:"differences"`        // found by renewals since this daemon began: the kernel does something else, and had announced nothing
+	Policed          map[string]uint64            `json:"policed"`            // packets dropped for being over the rate of their reason, by reason
 }
 
 // FlowCount is the flow table's occupation, in slots.

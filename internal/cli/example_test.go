@@ -118,6 +118,7 @@ func exampleStatus() api.Status {
 		},
 		Differences: 2,
 		Events:      map[string]uint64{"route": 12, "neighbour": 4, "nftables": 1},
+		Policed:     map[string]uint64{"ttl": 1234, "fragment": 7},
 	}
 }
 

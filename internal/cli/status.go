@@ -60,6 +60,9 @@ func printStatus(p *page, s api.Status) {
 	if s.Differences > 0 {
 		facts.add("unannounced", cell{count(s.Differences) + `; see "shunt status --differences"`, yellow})
 	}
+	if len(s.Policed) > 0 {
+		facts.add("policed", "dropped: "+strings.Join(counted(s.Policed), ", "))
+	}
 	p.table(facts)
 	if len(s.Counters) > 0 {
 		p.line("")
@@ -69,11 +72,15 @@ func printStatus(p *page, s api.Status) {
 
 // events lists what the kernel announced, with the generation that came of it.
 func events(s api.Status) string {
-	words := []string{"generation " + count(uint64(s.Generation))}
-	for _, kind := range slices.Sorted(maps.Keys(s.Events)) {
-		words = append(words, kind+" "+count(s.Events[kind]))
+	return strings.Join(append([]string{"generation " + count(uint64(s.Generation))}, counted(s.Events)...), ", ")
+}
+
+// counted lists words with their numbers.
+func counted(numbers map[string]uint64) (words []string) {
+	for _, word := range slices.Sorted(maps.Keys(numbers)) {
+		words = append(words, word+" "+count(numbers[word]))
 	}
-	return strings.Join(words, ", ")
+	return words
 }
 
 // countersTable has a row for each reason, the most frequent first.

@@ -62,8 +62,13 @@ const (
 	maxAutoFlows       = 1 << 20
 	flowSize           = 192 // bytes of a slot, SLOT_SIZE of bpf/abi.h
 	flowShare          = 128 // of all memory, the table gets one part in this many
-	maxNameLen         = 15  // IFNAMSIZ without the zero
+	sourceShare        = 4   // of the table, one source may hold one part in this many
+	minSourceShare     = 1024
+	maxNameLen         = 15 // IFNAMSIZ without the zero
 )
+
+// AutoSourceFlows stands for a quarter of the table.
+const AutoSourceFlows = -1
 
 // Config is what the daemon is to do. Every value is within its bounds.
 type Config struct {
@@ -79,6 +84,9 @@ type Config struct {
 	Mark      Mark            // for PolicyMark
 	Exclude   []Flows         // never fast
 	Include   []Flows         // if there are any: nothing else is fast
+
+	SourceFlows int             // slots that one source may hold, or AutoSourceFlows; see SourceLimit
+	Police      map[string]Rate // by reason, one of Policeable
 }
 
 // Default is the configuration of an empty file. It names no port.
@@ -92,6 +100,9 @@ func Default() Config {
 		Flows:     autoFlows(totalMemory()),
 		Policy:    PolicyEstablished,
 		Mark:      Mark{Value: 1, Mask: 1},
+
+		SourceFlows: AutoSourceFlows,
+		Police:      map[string]Rate{},
 	}
 }
 
@@ -130,6 +141,10 @@ var allowed = map[string]string{
 	"ports":       `is a table for each port, such as [ports."eth0"]`,
 	"ports.*":     `is a table, such as [ports."eth0"]`,
 	"ports.*.xdp": `are "auto", "on", "off"`,
+
+	"source_flows": "is a number of slots from 0 to 2097152",
+	"police":       "is a table of rates by reason, such as [police]",
+	"police.*":     `is a rate from "1/s" to "10000000/s"`,
 }
 
 // valueError says what a key takes instead of what was given.
@@ -139,8 +154,8 @@ func (e valueError) Error() string {
 	return fmt.Sprintf("%s %q: allowed %s", e.key, e.value, allowed[e.key])
 }
 
-// Set gives a key of the file ("port", "xdp", "tcp", "threshold", "lease", "flows", "verify" or "policy") the
-// value that is written there, or as a flag. "port" adds one. The error names key, value
+// Set gives a key of the file ("port", "xdp", "tcp", "threshold", "lease", "flows", "verify",
+// "policy" or "source_flows") the value that is written there, or as a flag. "port" adds one. The error names key, value
 // and what is allowed.
 func (c *Config) Set(key, value string) error {
 	ok := false
@@ -173,6 +188,10 @@ func (c *Config) Set(key, value string) error {
 	case "policy":
 		c.Policy = Policy(value)
 		ok = c.Policy == PolicyEstablished || c.Policy == PolicyMark
+	case "source_flows":
+		n, err := strconv.Atoi(value)
+		ok = err == nil && n >= 0 && n <= maxFlows
+		c.SourceFlows = n
 	default:
 		return fmt.Errorf("unknown key %q", key)
 	}
@@ -240,5 +259,5 @@ func (c Config) Check() error {
 			return fmt.Errorf("[ports.%q] is about no port: add %q to port, or take the table out", name, name)
 		}
 	}
-	return nil
+	return c.checkSource()
 }

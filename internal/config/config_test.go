@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,8 @@ func TestReference(t *testing.T) {
 	want.Exclude = []Flows{{From: netip.MustParsePrefix("192.0.2.0/24"), To: netip.MustParsePrefix("198.51.100.0/24"),
 		Proto: 17, Port: [2]uint16{5060, 5061}, In: "lan*", Out: "eth1"}} // likewise
 	want.Include = []Flows{{In: "lan*"}} // likewise
+	want.SourceFlows = want.SourceLimit()
+	want.Police = map[string]Rate{"ttl": 1000} // an example
 	if diff := cmp.Diff(want, got, comparePrefix); diff != "" {
 		t.Errorf("reference.toml differs from the defaults (-default +file):\n%s", diff)
 	}
@@ -56,6 +59,8 @@ lease = "100ms"
 flows = 1024
 verify = 100
 ports = {"lan*" = {xdp = "off"}, eth0.xdp = "auto"}
+source_flows = 0
+police = {ttl = "1/s", not_ip = "10000000/s"}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -65,6 +70,7 @@ ports = {"lan*" = {xdp = "off"}, eth0.xdp = "auto"}
 		PortXDP: map[string]Mode{"lan*": XDPOff, "eth0": XDPAuto},
 		Lease:   100 * time.Millisecond, Flows: 1024, Verify: 100,
 		Policy: PolicyEstablished, Mark: Mark{Value: 1, Mask: 1},
+		Police: map[string]Rate{"ttl": 1, "not_ip": 10000000},
 	}
 	if diff := cmp.Diff(want, got, comparePrefix); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -114,6 +120,18 @@ func TestParseErrors(t *testing.T) {
 		{"XDP = \"on\"", `f:1: unknown key "XDP": allowed are `},
 		{"[ports.eth1]\ntcp = \"on\"", `f:2: unknown key "ports.eth1.tcp": allowed are xdp`},
 		{"[ports.eth1.xdp]\nx = 1", `f:1: [ports.eth1.xdp]: ` + modes},
+		{"source_flows = -1", "f:1: source_flows = -1: allowed is a number of slots from 0 to 2097152"},
+		{`source_flows = "1"`, `f:1: source_flows = "1": allowed is a number of slots`},
+		{"police = 3", "f:1: police = 3: allowed is a table of rates by reason, such as [police]"},
+		{"[police]\nttl = 1000", `f:2: ttl = 1000: allowed is a rate from "1/s" to "10000000/s"`},
+		{"[police]\nttl = \"1000\"", `f:2: ttl = "1000": allowed is a rate`},
+		{"[police]\nttl = \"0/s\"", `f:2: ttl = "0/s": allowed is a rate`},
+		{"[police]\nttl = \"10000001/s\"", `f:2: ttl = "10000001/s": allowed is a rate`},
+		{"[police]\nttl = \"+1/s/s\"", `f:2: ttl = "+1/s/s": allowed is a rate`},
+		{"[police]\nhit = \"1/s\"", `f:2: police."hit": allowed are not_ip, vlan_tag, `},
+		{"[police]\nbelow_threshold = \"1/s\"", `f:2: police."below_threshold": allowed are`},
+		{"[police]\nTTL = \"1/s\"", `f:2: police."TTL": allowed are`},
+		{"[police.ttl]\nrate = \"1/s\"", `f:1: [police.ttl]: allowed is a rate`},
 		{"[mpls]\nx = 1", `f:1: unknown key "mpls": allowed are `},
 		{"xdp = \"on\"\nxdp = \"on\"", `f:2: xdp = "on": key xdp is already defined`},
 		{"xdp = on", "f:1: xdp = on: unexpected character"},
@@ -192,6 +210,26 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+func TestSourceLimit(t *testing.T) {
+	c := Config{Ports: []string{"eth0"}, Flows: 8192}
+	for flows, want := range map[int]int{AutoSourceFlows: 2048, 0: 0, 8: 8, 8192: 8192, 7: -1, 8193: -1} {
+		c.SourceFlows = flows
+		if err := c.Check(); (err == nil) != (want >= 0) {
+			t.Errorf("source_flows %d of %d: %v", flows, c.Flows, err)
+		} else if err == nil && c.SourceLimit() != want {
+			t.Errorf("source_flows %d of %d: limit %d, want %d", flows, c.Flows, c.SourceLimit(), want)
+		}
+	}
+}
+
+func TestBurst(t *testing.T) {
+	for rate, want := range map[Rate]int{1: 16, 160: 16, 1000: 100, maxRate: maxRate / 10} {
+		if got := rate.Burst(); got != want {
+			t.Errorf("%d/s: burst of %d, want %d", rate, got, want)
+		}
+	}
+}
+
 func TestAutoFlows(t *testing.T) {
 	for memory, want := range map[uint64]int{0: 16384, 1 << 28: 16384, 2 << 30: 65536, 8 << 30: 262144, 1 << 40: 1048576} {
 		if got := autoFlows(memory); got != want {
@@ -209,6 +247,8 @@ func FuzzParse(f *testing.F) {
 	f.Add("ports.a.xdp.b = 1")
 	f.Add("[[exclude]]\nfrom = \"::/0\"\n[[include]]\nport = \"1-2\"\nproto = \"tcp\"")
 	f.Add("exclude = [{from = \"1.2.3.4\"}]\n[exclude]\n[mark]\nmask = 0xff")
+	f.Add("source_flows = 70000\npolice = {ttl = \"9/s\"}")
+	f.Add("police.ttl.x = \"\"\n[police.\"\\n\"]")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := Parse("f", []byte(text))
 		if err != nil {
@@ -227,6 +267,14 @@ func FuzzParse(f *testing.F) {
 		for _, r := range append(c.Exclude, c.Include...) {
 			if _, what := r.lacks(); what != "" {
 				t.Fatalf("%+v: %s", r, what)
+			}
+		}
+		if c.SourceFlows < AutoSourceFlows || c.SourceFlows > maxFlows {
+			t.Fatalf("out of bounds: %+v", c)
+		}
+		for reason, rate := range c.Police {
+			if !slices.Contains(Policeable, reason) || rate < 1 || rate > maxRate || rate.Burst() < 1 {
+				t.Fatalf("police %q: %d", reason, rate)
 			}
 		}
 		for name, mode := range c.PortXDP {

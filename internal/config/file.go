@@ -54,6 +54,8 @@ type raw struct {
 	Ports     map[string]struct {
 		XDP *string `toml:"xdp"`
 	} `toml:"ports"`
+	SourceFlows *int64            `toml:"source_flows"`
+	Police      map[string]string `toml:"police"`
 }
 
 // Parse checks the text of a configuration file; the name is for errors only. The error
@@ -83,7 +85,7 @@ func (f *file) apply(cfg *Config, r *raw) error {
 			pairs = append(pairs, pair{key, *s})
 		}
 	}
-	for key, n := range map[string]*int64{"threshold": r.Threshold, "flows": r.Flows, "verify": r.Verify} {
+	for key, n := range map[string]*int64{"threshold": r.Threshold, "flows": r.Flows, "verify": r.Verify, "source_flows": r.SourceFlows} {
 		if n != nil {
 			pairs = append(pairs, pair{key, strconv.FormatInt(*n, 10)})
 		}
@@ -97,7 +99,7 @@ func (f *file) apply(cfg *Config, r *raw) error {
 	}
 	return cmp.Or(f.applyPorts(cfg, r), f.applyMark(cfg, &r.Mark),
 		f.applyFlows("exclude", r.Exclude, &cfg.Exclude), f.applyFlows("include", r.Include, &cfg.Include),
-		f.countFlows(cfg))
+		f.countFlows(cfg), f.applyPolice(cfg, r))
 }
 
 // applyPorts gives cfg the tables of single ports, in the order of the file.
@@ -136,7 +138,7 @@ type entry struct {
 // pattern is the entry's place among the allowed keys.
 func (e entry) pattern() string {
 	parts := slices.Clone(e.path)
-	if len(parts) > 1 && parts[0] == "ports" {
+	if len(parts) > 1 && (parts[0] == "ports" || parts[0] == "police") {
 		parts[1] = "*"
 	}
 	return strings.Join(parts, ".")

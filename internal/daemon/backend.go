@@ -44,11 +44,14 @@ func (d *Daemon) Status() (api.Status, error) {
 			s.Hits += c.Of("hit")
 		}
 		if stage == dataplane.StageTCIngress {
-			s.Punts = c.Total() - c.Of("hit") - c.Of("tcp_implausible")
+			s.Punts = c.Punts()
 		}
 	}
 	s.Differences = d.differences.count(s.Counters[api.StageTCEgress]["changed"])
 	var err error
+	if s.Policed, err = d.plane.Policed(); err != nil {
+		return s, err
+	}
 	s.Flows, err = d.look().Count()
 	s.Flows.Slots = d.cfg.Flows
 	return s, err
@@ -102,7 +105,7 @@ func (d *Daemon) port(p shown) (api.Port, error) {
 		return a, err
 	}
 	a.Hits = x.Of("hit") + c.Of("hit")
-	a.Punts = c.Total() - c.Of("hit") - c.Of("tcp_implausible")
+	a.Punts = c.Punts()
 	if t, err := d.plane.Transmit(index); err == nil {
 		a.Sent, a.Drops, a.Errors = t.Sent, t.Drops, t.Errors
 	}

@@ -149,11 +149,20 @@ func open(cfg config.Config, paths config.Paths) (*Daemon, error) {
 	d.plane.Configure(dataplane.Settings{
 		Threshold: cfg.Threshold, HZ: hz, TCP: cfg.TCP,
 		Lease: d.jiffies(cfg.Lease), LeaseLive: d.jiffies(cfg.Lease), Verify: cfg.Verify,
+		SourceFlows: cfg.SourceLimit(), Police: rates(cfg.Police),
 	})
 	if d.plane.TookOver {
 		d.log.Info("took over the data path of an earlier daemon", "bpffs", paths.BPFFS)
 	}
 	return d, nil
+}
+
+func rates(police map[string]config.Rate) map[string]dataplane.Rate {
+	all := map[string]dataplane.Rate{}
+	for reason, rate := range police {
+		all[reason] = dataplane.Rate{PerSecond: int(rate), Burst: rate.Burst()}
+	}
+	return all
 }
 
 // checkNames refuses an exact name that is no interface: more likely a slip than a wish.

@@ -49,6 +49,9 @@ type Settings struct {
 	HZ        uint32
 	TCP       bool
 	Verify    uint32 // every Nth flow is proved each 250 ms; 0: none
+
+	SourceFlows int             // slots that one source may hold; 0: any number
+	Police      map[string]Rate // what the kernel gets, by reason; the rest of these is dropped
 }
 
 // Plane is one loaded data path.
@@ -344,6 +347,8 @@ func (p *Plane) Configure(s Settings) {
 	p.setWord(unsafe.Offsetof(c.Hz), s.HZ)
 	p.setWord(unsafe.Offsetof(c.Idle), s.HZ)
 	p.setWord(unsafe.Offsetof(c.BeatMax), 3*s.HZ)
+	p.setWord(unsafe.Offsetof(c.SourceFlows), uint32(s.SourceFlows))
+	p.police(s.Police)
 	off := uint32(1)
 	if s.TCP {
 		off = 0

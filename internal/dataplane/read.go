@@ -66,6 +66,11 @@ func (c *Counters) Total() (n uint64) {
 	return n
 }
 
+// Punts returns the packets that left for the kernel, by the counters of TC ingress.
+func (c *Counters) Punts() uint64 {
+	return c.Total() - c.Of("hit") - c.Of("tcp_implausible") - c.Of("policed")
+}
+
 // Add sums.
 func (c *Counters) Add(o *Counters) {
 	for i := range c.Packets {

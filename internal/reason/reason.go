@@ -144,4 +144,9 @@ var table = map[string]meaning{
 		"see [[exclude]] and [[include]] in the configuration"},
 	"per_packet_rule": {"a rule of the firewall that it can reach looks at each packet", perPacket,
 		"accept established connections ahead of that rule, or mark what may be fast and set policy = \"mark\""},
+	// What keeps one sender from harming the others.
+	"source_full": {"its source holds as many slots of the flow table as one may; the flow stays on the kernel's way", bounded,
+		"see whether that host scans or floods; if it is a large server or a NAT, raise source_flows in the configuration"},
+	"policed": {"more packets of one reason than [police] allows; dropped instead of given to the kernel", operator,
+		"shunt status says of which reason; find who sends them, or raise its rate in [police]"},
 }

@@ -85,6 +85,8 @@ slot_lost            tc-egress
 not_marked           tc-egress
 excluded             tc-egress
 per_packet_rule      tc-egress
+source_full          xdp tc-ingress
+policed              xdp tc-ingress
 `
 
 // exempt are reasons that no packet of this machine can reach, each with the evidence

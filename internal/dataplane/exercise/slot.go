@@ -93,7 +93,13 @@ type Control struct {
 	TcpOff, Hz, Clock, Verify       uint32
 	Secret                          [8]uint64
 	Mix                             uint64
+	Policed                         uint64
+	Rates                           [64]Rate
+	SourceFlows, Zero               uint32
 }
+
+// Rate is struct rate: nanoseconds between packets, and how far ahead of that they may be.
+type Rate struct{ Every, Ahead uint64 }
 
 // Place is where a slot is.
 type Place struct{ Bucket, Way uint32 }
@@ -192,7 +198,14 @@ func (r *Rig) Find(k Key, w Words) (Slot, Place, bool) {
 
 // Clear empties the flow table.
 func (r *Rig) Clear() error {
-	_, err := r.flows.WriteAt(make([]byte, r.flows.Size()), 0)
+	if _, err := r.flows.WriteAt(make([]byte, r.flows.Size()), 0); err != nil {
+		return err
+	}
+	sources, err := r.maps[Sources].Memory()
+	if err != nil {
+		return err
+	}
+	_, err = sources.WriteAt(make([]byte, sources.Size()), 0)
 	return err
 }
 
