@@ -232,6 +232,9 @@ func (d *Daemon) serve(ctx context.Context) error {
 		stopHearing()
 		return err
 	}
+	if err := d.dropRights(); err != nil {
+		return errors.Join(err, stopHearing(), listener.Close())
+	}
 	d.ready = true
 	defer os.Remove(d.paths.Socket())
 
@@ -251,6 +254,16 @@ func (d *Daemon) serve(ctx context.Context) error {
 	})
 	d.log.Info("ready", "socket", d.paths.Socket(), "state", filepath.Clean(d.paths.State))
 	return g.Wait()
+}
+
+// dropRights gives up what only the start took.
+func (d *Daemon) dropRights() error {
+	err := kernel.DropRights()
+	if errors.Is(err, errors.ErrUnsupported) {
+		d.log.Warn("all rights are kept: this program was built with cgo; build it with CGO_ENABLED=0, as make does")
+		return nil
+	}
+	return err
 }
 
 // beat tells the data path that this daemon lives. Only loop's goroutine may: if the API

@@ -35,32 +35,35 @@ var (
 // Run examines the machine, the places of a daemon, and the interfaces that match
 // ports, which are names or wildcards. An error means that it could not look at all.
 func Run(paths config.Paths, ports []string) ([]api.Check, error) {
-	return run(paths, ports, readRules)
+	return run(paths, ports, false, readRules)
 }
 
-// RunFor is Run by a daemon, which knows the ruleset already.
+// RunFor is Run by a daemon that runs. It knows the ruleset already, and what it took to start was
+// there; that is not tried again, since it has given up most of its rights by then.
 func RunFor(paths config.Paths, ports []string, known Rules) ([]api.Check, error) {
-	return run(paths, ports, func() []api.Check { return rules(known) })
+	return run(paths, ports, true, func() []api.Check { return rules(known) })
 }
 
-func run(paths config.Paths, ports []string, rules func() []api.Check) ([]api.Check, error) {
+func run(paths config.Paths, ports []string, inside bool, rules func() []api.Check) ([]api.Check, error) {
 	release, err := kernel.Version()
 	if err != nil {
 		return nil, fmt.Errorf("doctor: %w", err)
 	}
-	checks := examineAll(release, paths, ports)
+	checks := examineAll(release, paths, ports, inside)
 	if release.AtLeast(6, 6) {
 		checks = append(checks, rules()...)
 	}
 	return checks, nil
 }
 
-// examineAll is Run on a kernel of that release. One cause is one finding: nothing is
-// tried that would fail for the kernel's age alone, and no program for want of rights.
-func examineAll(release kernel.Release, paths config.Paths, ports []string) []api.Check {
+// examineAll is Run or RunFor on a kernel of that release. One cause is one finding: nothing
+// is tried that would fail for the kernel's age alone, and no program for want of rights.
+func examineAll(release kernel.Release, paths config.Paths, ports []string, inside bool) []api.Check {
 	s := system{root: "/"}
-	checks := []api.Check{floor(release), rights(), s.btf()}
-	if Probe != nil && !slices.ContainsFunc(checks, func(c api.Check) bool { return c.Level == api.LevelFail }) {
+	checks := []api.Check{floor(release), rights(inside), s.btf()}
+	if inside {
+		checks = append(checks, ok("programs", "they are loaded"))
+	} else if Probe != nil && !slices.ContainsFunc(checks, func(c api.Check) bool { return c.Level == api.LevelFail }) {
 		checks = append(checks, Probe()...)
 	}
 	checks = append(checks, s.jit(), s.bpffs(paths.BPFFS))

@@ -131,7 +131,7 @@ func TestTooOld(t *testing.T) {
 		t.Error("programs were tried on a kernel that is known to refuse them")
 		return nil
 	}
-	checks := examineAll(kernel.Release{Major: 6, Minor: 1, Text: "6.1.0-49"}, config.Paths{BPFFS: config.DefaultBPFFS}, []string{"lo"})
+	checks := examineAll(kernel.Release{Major: 6, Minor: 1, Text: "6.1.0-49"}, config.Paths{BPFFS: config.DefaultBPFFS}, []string{"lo"}, false)
 	hold(t, checks[0], api.LevelFail, "6.1.0-49", "boot Linux 6.6")
 	for _, c := range checks[1:] {
 		if c.Name == "programs" || strings.HasPrefix(c.Name, "port") {

@@ -7,6 +7,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+func TestKept(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		has, want []int
+	}{
+		{"root", []int{unix.CAP_CHOWN, unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN, unix.CAP_PERFMON, unix.CAP_BPF},
+			[]int{unix.CAP_NET_ADMIN, unix.CAP_BPF}},
+		{"as before Linux 5.8", []int{unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN}, []int{unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN}},
+		{"no network", []int{unix.CAP_BPF}, []int{unix.CAP_BPF}},
+		{"nothing", nil, nil},
+	} {
+		var sets [2]unix.CapUserData
+		for _, n := range c.has {
+			sets[n/32].Permitted |= 1 << (n % 32)
+		}
+		if got := keptOf(sets); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
 func TestMissingRights(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -40,7 +40,9 @@ func run(m *testing.M) int {
 	os.Chmod(dir, 0o755) // one test is nobody
 	program, upgrade = filepath.Join(dir, "shunt"), filepath.Join(dir, "shunt-next")
 	for path, flags := range map[string]string{program: "-s -w", upgrade: "-s -w -X main.e2e=upgrade"} {
-		out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", flags, "-o", path, "shunt/cmd/shunt").CombinedOutput()
+		build := exec.Command("go", "build", "-buildvcs=false", "-ldflags", flags, "-o", path, "shunt/cmd/shunt")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as make does: with cgo the daemon keeps its rights
+		out, err := build.CombinedOutput()
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "e2e: go build: %v: %s", err, out)
 			return 1

@@ -62,7 +62,7 @@ func TestRefusedPorts(t *testing.T) {
 			r.nft(`table netdev guard { chain in { type filter hook ingress device "wan" priority 0; }; }`)
 			return func() { run(r, "nft delete table netdev guard") }
 		}},
-		{"tcx program", "on", "foreign (program ", func(r *rig) func() {
+		{"tcx program", "on", "program ", func(r *rig) func() {
 			p, err := foreign.TCX(r.WAN.NS, r.WAN.Device)
 			r.must(err)
 			return func() { r.must(p.Close()) }
