@@ -68,6 +68,9 @@ struct frame_template {
 	__u32 l4_sum_at, l4_sum;
 	__u32 no_zero;		/* UDP: a sum of 0 is sent as 0xffff */
 	__u32 mark_at;
+	__u32 id_at;		/* IPv4 id: the port's number once more, for fragments */
+	__u32 seq_at;		/* TCP sequence number: all over its space */
+	__u32 stay;		/* frames of a flow in a row; 0: one */
 };
 
 const volatile struct frame_template traffic_template = {};
@@ -77,7 +80,11 @@ struct cursor {
 	__u64 left;		/* frames that may still be sent */
 	__u32 flow;
 	__u32 seq;		/* of all flows from `flow` on; the ones before have sent it */
+	__u32 stayed;		/* frames of this flow that were sent in this row */
+	__u32 pad;
 };
+
+enum { SWEEP_SEQ = 0x9e3779b1, SWEEP_FLOW = 0x85ebca6b };
 
 struct cursor traffic_cursor = {};
 
@@ -102,6 +109,9 @@ int traffic_generate(struct xdp_md *ctx)
 	if (!c->left || data + head > end || mark_at > TRAFFIC_HEAD - TRAFFIC_MARK)
 		return XDP_DROP;
 	c->left--;
+	if (t->stay && ++c->stayed < t->stay)
+		goto write;
+	c->stayed = 0;
 	flow += t->step;
 	if (flow >= flows)
 		flow -= flows;
@@ -109,6 +119,7 @@ int traffic_generate(struct xdp_md *ctx)
 		c->seq = seq + 1;
 	c->flow = flow;
 	flow = now;
+write:
 
 	/* The page comes back as the router left it: write all of it. */
 #pragma unroll
@@ -131,8 +142,17 @@ int traffic_generate(struct xdp_md *ctx)
 	AT16(data + t->addr_at) = addr;
 	if (t->addr_in_l4)
 		l4 += addr;
+	if (t->id_at)
+		AT16(data + t->id_at) = port;
 	if (t->ip_sum_at)
-		AT16(data + t->ip_sum_at) = ~fold(t->ip_sum + addr);
+		AT16(data + t->ip_sum_at) = ~fold(t->ip_sum + addr + (t->id_at ? port : 0));
+	if (t->seq_at) {
+		__u32 any = seq * SWEEP_SEQ + flow * SWEEP_FLOW;
+
+		AT16(data + t->seq_at) = any;
+		AT16(data + t->seq_at + 2) = any >> 16;
+		l4 += (any & 0xffff) + (any >> 16);
+	}
 
 	__u64 mark = (__u64)(TRAFFIC_MAGIC_B << 20 | flow) << 32 | seq;
 

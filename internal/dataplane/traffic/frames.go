@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math/bits"
@@ -63,6 +64,12 @@ type Frames struct {
 	TOS                uint8  // DSCP and ECN
 	TTL                uint8  // 0: 64
 	Label              uint32 // MPLS, between Ethernet and IP, TTL as that of IP; 0: none
+
+	// What attackers send. None of it changes what the mark says.
+	Flags    uint8 // of TCP; 0: ACK
+	Sweep    bool  // TCP: the sequence numbers go all over their space, frame by frame
+	Fragment bool  // IPv4: the first fragment of a datagram whose rest never comes
+	Stay     int   // frames of a flow in a row, all with the same number; 0: one
 }
 
 // layout is where the parts of a frame are, in bytes from its start.
@@ -124,6 +131,8 @@ func (f *Frames) check() error {
 		return fmt.Errorf("traffic: size %d: %v to %v takes %d to %d bytes", f.Size, f.Protocol, f.Dest.Addr(), f.MinSize(), MaxSize)
 	case f.Label > MaxLabel:
 		return fmt.Errorf("traffic: label %d: at most %d", f.Label, MaxLabel)
+	case f.Fragment && f.Source.Addr().Is6(), f.Protocol != TCP && (f.Flags != 0 || f.Sweep), f.Stay < 0:
+		return fmt.Errorf("traffic: fragments are of IPv4, flags and sequence numbers of TCP, and no flow stays for %d frames", f.Stay)
 	case f.Flows < 0 || f.Flows > MaxFlows:
 		return fmt.Errorf("traffic: %d flows: at most %d", f.Flows, MaxFlows)
 	case int(vary.Port())+min(f.Flows, portsPerGroup) > 1<<16:
@@ -196,6 +205,13 @@ func (f *Frames) template() (frame []byte, t bpfFrameTemplate) {
 	t.Step = f.step()
 	t.MarkAt = uint32(l.payload)
 	f.vary(l, &t)
+	t.Stay = uint32(f.Stay)
+	if f.Sweep {
+		t.SeqAt = uint32(l.l4 + 4)
+	}
+	if f.Fragment {
+		t.IdAt = uint32(l.ip + 4)
+	}
 	clear(frame[t.AddrAt : t.AddrAt+2])
 	t.L4Sum = f.l4Sum(frame, l)
 	if l.v6 {
@@ -266,6 +282,9 @@ func (f *Frames) putIP(frame []byte, l layout) {
 	h[0], h[1] = 0x45, f.TOS
 	binary.BigEndian.PutUint16(h[2:], uint16(f.Size-l.ip))
 	binary.BigEndian.PutUint16(h[6:], 0x4000) // don't fragment
+	if f.Fragment {
+		binary.BigEndian.PutUint16(h[6:], 0x2000) // more fragments
+	}
 	h[8], h[9] = f.TTL, f.ipProtocol(l)
 	copy(h[12:], f.Source.Addr().AsSlice())
 	copy(h[16:], f.Dest.Addr().AsSlice())
@@ -285,9 +304,11 @@ func (f *Frames) putL4(frame []byte, l layout) {
 	case UDP:
 		binary.BigEndian.PutUint16(h[4:], uint16(f.Size-l.l4))
 	case TCP:
-		binary.BigEndian.PutUint32(h[4:], 0x10000000)
+		if !f.Sweep {
+			binary.BigEndian.PutUint32(h[4:], 0x10000000)
+		}
 		binary.BigEndian.PutUint32(h[8:], 0x20000000)
-		h[12], h[13] = 5<<4, 0x10                  // no options, ACK
+		h[12], h[13] = 5<<4, cmp.Or(f.Flags, 0x10) // no options, ACK
 		binary.BigEndian.PutUint16(h[14:], 0xffff) // window
 	case ICMP:
 		request, reply := uint8(8), uint8(0)
