@@ -22,7 +22,8 @@ target, or counters that do not add up, make the exit code 1. The machine should
 		Example: `  shunt bench firewall
   shunt bench flows --json`,
 	}
-	group(cmd, e.benchFirewall(), e.benchFlows(), e.benchRules(), e.benchTCP(), e.benchConnections(), e.benchInstructions(), e.benchChanges())
+	group(cmd, e.benchFirewall(), e.benchFlows(), e.benchRules(), e.benchTCP(), e.benchConnections(), e.benchInstructions(), e.benchChanges(),
+		e.benchAttacks())
 	return cmd
 }
 

@@ -67,6 +67,17 @@ func pages() map[string]func(*page) {
 				{Mode: bench.Kernel, Connections: 1350000, Resets: 12345, Figures: seconds}, {Mode: bench.Shunt, Figures: seconds},
 			}, Targets: benchTargets})
 		},
+		"bench-attacks": func(p *page) {
+			kernel := bench.AttackPhase{Defence: bench.KernelAlone, Tried: 3000, Through: 3000, Delivered: 241755, Talking: -1, Connections: 262144,
+				Offered: 299999, Legit: bench.Legit{Sent: 8000, Answered: 5754, P50: 0.001448, P99: 0.031087}}
+			shunt := kernel
+			shunt.Defence, shunt.Slots, shunt.Used, shunt.ArmedLegit, shunt.MapBytes, shunt.Talking = bench.ShuntThere, 65536, 16584, 100, 13821856, 50
+			police := shunt
+			police.Defence = bench.ShuntPolice
+			printAttacks(p, &bench.AttacksReport{Head: benchHead("attacks"), Rate: 300000, Targets: benchTargets, Attacks: []bench.AttackResult{
+				{Name: "spray-spoofed", What: "UDP, one packet for each of a million keys", Phases: []bench.AttackPhase{kernel, shunt, police}},
+			}})
+		},
 		"bench-instructions": func(p *page) {
 			over := 1234.0
 			net := bench.Spread{Median: 12345}
@@ -108,6 +119,8 @@ func TestBenchWrongUse(t *testing.T) {
 		"bench firewall --rounds 0":    "shunt: firewall: rounds 0: use a number from 1 on",
 		"bench flows --rounds x":       `shunt: flows: invalid argument "x" for "--rounds"`,
 		"bench instructions fast":      "shunt: bench: fast: no such case; there are limit, ",
+		"bench attacks fast":           "shunt: bench: fast: no such case; there are none, syn, ",
+		"bench attacks --rate 1":       "shunt: bench: --rate 1: use 1000 to ",
 		"bench instructions --flows 0": "shunt: instructions: --flows 0: use 1 to ",
 		"bench tcp now":                `shunt: tcp: takes no argument "now"`,
 		"lab bridge":                   `shunt: bridge: no such command; see "shunt lab --help"`,

@@ -31,6 +31,7 @@ type Config struct {
 	CPU    int     // the thread that sends is pinned to it; softirqs follow. -1: not pinned
 	Rate   float64 // frames per second; 0: as fast as it goes
 	Start  uint64  // frames of the same flows that were sent before, by another generator
+	Smooth bool    // with a rate: never sleep, for a router on another CPU that is to be kept busy evenly
 	Frames
 }
 
@@ -167,6 +168,9 @@ func (g *Generator) send(ctx context.Context, count uint64) (Result, error) {
 		n := min(count-r.Sent, chunk)
 		if g.config.Rate > 0 {
 			due := uint64(time.Since(start).Seconds() * g.config.Rate)
+			if g.config.Smooth && due < min(r.Sent+batch, count) {
+				continue
+			}
 			if due <= r.Sent {
 				time.Sleep(tick)
 				continue
