@@ -1,6 +1,7 @@
 package change
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -76,10 +77,23 @@ func (r *rig) reach(when string, want view, limit time.Duration) time.Time {
 			}
 		}
 		if time.Now().After(deadline) {
-			r.t.Fatalf("%s, %s: %s is not as without shunt within %v.\nWanted: %s\nHad:%s", r.way, when,
-				r.pump.streams[wrong].name, limit, r.pump.name(want[wrong]), r.outcomes(wrong))
+			r.t.Fatalf("%s, %s: %s is not as without shunt within %v.\nWanted: %s\nHad:%s\n%s", r.way, when,
+				r.pump.streams[wrong].name, limit, r.pump.name(want[wrong]), r.outcomes(wrong), r.known(wrong))
 		}
 	}
+}
+
+// known is what shunt, if it lives, and conntrack say of a stream, for those who must find out.
+func (r *rig) known(stream int) string {
+	shunt := "no daemon"
+	if _, err := r.api.Status(context.Background()); err == nil {
+		shunt = r.why(stream)
+	}
+	list, err := r.LAN.NS.Run("conntrack", "-L")
+	if err != nil {
+		return shunt + "\n" + err.Error()
+	}
+	return "shunt: " + shunt + "\n" + list
 }
 
 func firstDifference(a, b view) int {

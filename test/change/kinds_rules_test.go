@@ -24,13 +24,13 @@ var ruleKinds = []*kind{
 		setup:  (*rig).save,
 		change: func(r *rig) { r.must(r.LAN.NS.NFT("flush ruleset\n" + r.saved)) },
 		undo:   func(*rig) {}},
+	{name: "conntrack -D", announced: true, moves: 1, setup: lines(extra), prepare: (*rig).onlyKnown,
+		change: lines("conntrack -D -p udp --dport 10"), undo: undrop},
 }
 
 // quietKinds are those that the daemon hears nothing of: the kernel does not tell, or nobody
 // listens. Here a lease is 500 ms.
 var quietKinds = []*kind{
-	{name: "conntrack -D", moves: 1, setup: lines(extra), prepare: (*rig).onlyKnown,
-		change: lines("conntrack -D -p udp --dport 10"), undo: undrop},
 	{name: "conntrack -D, older than the daemon", moves: 1, setup: lines(extra), prepare: (*rig).knownBefore,
 		change: lines("conntrack -D -p udp --dport 10"), undo: undrop},
 	{name: "iptables-legacy rule", moves: 1, needs: needs("iptables", "iptables-legacy", "-I", "FORWARD", "-p", "udp", "--dport", "10", "-j", "DROP"),

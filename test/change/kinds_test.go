@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -78,7 +79,7 @@ func always(int) bool { return true }
 
 // kinds are all, in the order of the words: what moves flows, what the neighbours and the
 // links do, the firewall, and what nobody announces.
-var kinds = slices.Concat(routeKinds, linkKinds, ruleKinds, quietKinds)
+var kinds = slices.Concat(routeKinds, linkKinds, ruleKinds, scopeKinds, quietKinds)
 
 var routeKinds = []*kind{
 	{name: "route replaced", announced: true, moves: 5,
@@ -117,8 +118,7 @@ var routeKinds = []*kind{
 		undo:   lines("ip neigh replace {server} lladdr {servermac} dev wan nud permanent", "ip neigh replace {server6} lladdr {servermac} dev wan nud permanent")},
 	{name: "address under masquerade", announced: true, moves: 3, router: lab.FirewallOptions{NAT: lab.NATMasquerade}, flows: (*rig).unanswered,
 		setup:  lines("sysctl net.ipv4.conf.all.promote_secondaries=1", "ip address add 198.19.0.77/24 dev wan"),
-		change: lines("ip address del {wan} dev wan"),
-		undo:   lines("ip address del 198.19.0.77/24 dev wan", "ip address add {wan} dev wan", "ip address add 198.19.0.77/24 dev wan")},
+		change: (*rig).loseAddress, undo: swapAddresses},
 	{name: "IPsec policy", announced: true, moves: 5,
 		change: lines("ip xfrm policy add dst {server}/32 dir out action block", "ip xfrm policy add dst {server6}/128 dir out action block"),
 		undo:   lines("ip xfrm policy deleteall")},
@@ -163,6 +163,35 @@ var linkKinds = []*kind{
 	{name: "bridge port isolated", announced: true, moves: 1, slow: always, setup: (*rig).bridge, flows: (*rig).withBridged,
 		change: lines("bridge link set dev wan isolated on"),
 		undo:   lines("bridge link set dev wan isolated off")},
+}
+
+// swapAddresses makes the first address the first one again, and sees to it that all connections
+// have it.
+func swapAddresses(r *rig) {
+	r.t.Helper()
+	r.do(r.fill([]string{"ip address del 198.19.0.77/24 dev wan", "ip address add {wan} dev wan", "ip address add 198.19.0.77/24 dev wan"})...)
+	_ = r.try("conntrack -D -f ipv4 -p udp") // an error if the kernel has done it already
+}
+
+// loseAddress deletes the address that masquerading uses. The kernel forgets the connections then,
+// unless it is about to do that for 16 other addresses, in whatever namespace: then it leaves it
+// (nf_nat_masq_schedule), and there is no change to be obeyed.
+func (r *rig) loseAddress() {
+	r.t.Helper()
+	for range 5 {
+		r.do(r.fill([]string{"ip address del {wan} dev wan"})...)
+		for range 20 {
+			list, err := r.LAN.NS.Run("conntrack", "-L", "--reply-dst", r.WAN.V4.Addr().String())
+			r.must(err)
+			if list == "" {
+				return
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		swapAddresses(r)
+		time.Sleep(200 * time.Millisecond)
+	}
+	r.t.Fatal("the kernel does not forget the connections of an address that is gone")
 }
 
 // claim lets the server ask all for its own address, with another MAC (RFC 5227, 3: an
