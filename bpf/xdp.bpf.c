@@ -106,9 +106,8 @@ static __always_inline enum reason why_not_whole(const struct frame *f)
 }
 
 /* Out to the kernel by a reason that no slot remembers, unless it is over its rate; HIT: it is
- * still to be found. It asks
- * for the context alone, and so for no register on the way of a hit. Not static, as
- * flow_close() is not. */
+ * still to be found. It asks for the context alone, and so for no register on the way of a hit.
+ * Not static, as flow_close() is not. */
 __noinline int refused(struct xdp_md *ctx, __u32 reason)
 {
 	struct frame f;

@@ -458,3 +458,20 @@ func TestExplainTable(t *testing.T) {
 		t.Errorf("%+v, %v", n, err)
 	}
 }
+
+// TestExplainDefence: a source that may have no more flows, and an exception over its rate.
+func TestExplainDefence(t *testing.T) {
+	b := open(t, exercise.Options{})
+	in, out := b.udp4()
+	b.meets(t, "xdp", "learning", in, out)
+	b.Edit(func(c *exercise.Control) { c.SourceFlows = 1 })
+	next := from(in, "198.18.0.2:9")
+	b.meets(t, "xdp", "source_full", next, out)
+	b.answers(t, queryOf(next), "source_full")
+
+	options := linkFrames(b)[slices.IndexFunc(linkFrames(b), func(c punted) bool { return c.reason == "ip_options" })].frame
+	check(t, b.Clear())
+	check(t, b.Exhaust(true))
+	b.dropped(t, options, true)
+	b.answers(t, queryOf(in), "policed")
+}
