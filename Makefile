@@ -7,7 +7,7 @@ SHELL := /bin/bash
 
 # Why each package is here: docs/decisions/dependencies.md.
 PACKAGES := bpftool busybox-static ca-certificates clang-19 conntrack ethtool git iperf3 iproute2 ipset \
-	iptables iputils-ping kmod libbpf-dev linux-libc-dev llvm-19 nftables procps python3-scapy \
+	iptables iputils-ping kmod libbpf-dev libclang-rt-19-dev linux-libc-dev llvm-19 nftables procps python3-scapy \
 	qemu-system-x86 xz-utils zstd
 
 # Go's own instructions put it there, and sudo forgets about it.
@@ -21,7 +21,7 @@ BENCHES := firewall flows rules tcp connections instructions changes attacks
 # The cases of `shunt bench instructions` that are ours to change.
 OURS := shunt-xdp shunt-xdp6 shunt-tc shunt-tax
 
-.PHONY: help deps go root generate build test test-vm change chaos demo bench bench-check bench-baseline lint fmt clean
+.PHONY: help deps go root generate build test test-vm change chaos fuzz demo bench bench-check bench-baseline lint fmt clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -65,6 +65,9 @@ change: root build ## make every kind of change 30 times, and print how soon eac
 
 chaos: root build ## do at random, for ten minutes, what can be done to a router and to daemons
 	go test -count=1 -v -timeout 1h ./test/change -run TestChaos -chaos 10m
+
+fuzz: deps ## fuzz the headers of bpf/ as native code, 10 minutes each
+	go test -count=1 -v -timeout 1h ./test/fuzz -run TestNative -for 10m
 
 demo: root build ## show a firewall with shunt off, on and off again, in two minutes
 	build/shunt lab firewall run
