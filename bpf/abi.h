@@ -55,7 +55,7 @@ enum reason {
 	REASON_NOT_HOST,		/* group MAC, or not for this router's MAC */
 	REASON_IPSEC,			/* came out of an IPsec tunnel */
 	REASON_RUNT,			/* ends before the 8 bytes behind its IP header */
-	REASON_MALFORMED,		/* truncated, or lengths that contradict each other */
+	REASON_MALFORMED,		/* truncated, lengths that contradict each other, GRE not of version 0 */
 	REASON_BAD_CHECKSUM,		/* of the IPv4 header */
 	REASON_IP_OPTIONS,
 	REASON_EXTENSION_HEADER,

@@ -66,13 +66,29 @@ static __always_inline enum reason parse_icmp(const struct frame *f, __u8 reques
 	return REASON_HIT;
 }
 
-/* RFC 2890 key, or the call id of RFC 2637 (version 1). */
+/* RFC 3828 3.1, udplite_error(): how much the checksum covers (0: all), and that there is one. */
+static __always_inline enum reason parse_udplite(const struct frame *f)
+{
+	struct udphdr *udp = f->l4;
+	__u32 covered = wire16(udp->len);
+
+	if (!udp->check || (covered && covered < sizeof(*udp)) || covered > f->l4_len)
+		return REASON_MALFORMED;
+	return REASON_HIT;
+}
+
+/* Version 1 has no key in its place but a call id (RFC 2637). Conntrack knows it if it carries
+ * PPP, by that id, else it is INVALID (gre_pkt_to_tuple()); NAT drops later ones (gre_manip_pkt()). */
+static __always_inline enum reason parse_gre(const struct frame *f)
+{
+	return *(__u16 *)f->l4 & wire16(GRE_VERSION) ? REASON_MALFORMED : REASON_HIT;
+}
+
+/* RFC 2890 key. */
 static __always_inline __u32 gre_ports(const struct frame *f)
 {
 	__u16 *gre = f->l4, flags = wire16(gre[0]);
 
-	if (flags & GRE_VERSION)
-		return gre[3];
 	return (flags & (GRE_KEY | GRE_SUM)) == GRE_KEY ? ((word *)gre)[1] : 0;
 }
 
@@ -87,6 +103,10 @@ static __always_inline enum reason parse_l4(const struct frame *f, const __u8 fa
 		return family == 4 ? parse_icmp(f, 8, 0) : REASON_NOT_ECHO;
 	case IPPROTO_ICMPV6:
 		return family == 6 ? parse_icmp(f, 128, 129) : REASON_NOT_ECHO;
+	case IPPROTO_GRE:
+		return parse_gre(f);
+	case IPPROTO_UDPLITE:
+		return parse_udplite(f);
 	}
 	return REASON_HIT;
 }

@@ -57,7 +57,7 @@ var table = map[string]meaning{
 	"not_host": {"broadcast, multicast, or for another machine's MAC address", never, ""},
 	"ipsec":    {"came out of an IPsec tunnel; the kernel must check it against its policies", tracked, ""},
 	"runt":     {"ends before the 8 bytes behind its IP header, by which flows are told apart", never, ""},
-	"malformed": {"cut short, or its lengths contradict each other", never,
+	"malformed": {"cut short, its lengths contradict each other, or GRE of another version than 0", never,
 		"if there are many, capture them on this port: some device upstream is broken"},
 	"bad_checksum": {"the IPv4 header checksum is wrong; the kernel drops such packets", never,
 		"if there are many, look for a bad cable, driver or device upstream"},

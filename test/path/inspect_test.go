@@ -106,6 +106,12 @@ func transportFrames(b *bench) []punted {
 		return with(p, func(p *exercise.Packet) { p.Proto, p.Type = proto, kind })
 	}
 	u6, _ := b.udp6()
+	payload := func(proto uint8) func(string) []byte {
+		return func(s string) []byte {
+			return with(u, func(p *exercise.Packet) { p.Proto, p.Payload = proto, []byte(s) })
+		}
+	}
+	gre, lite := payload(47), payload(136)
 	raw := func(proto uint8, n int) []byte {
 		f := with(u, func(p *exercise.Packet) { p.Proto, p.Payload = 200, make([]byte, n) })
 		return sealed(put8(f, 23, proto))
@@ -124,6 +130,12 @@ func transportFrames(b *bench) []punted {
 		{"DCCP cut", "runt", append(raw(33, 7), 0)},
 		{"UDP-Lite cut", "runt", append(raw(136, 7), 0)},
 		{"ESP cut", "runt", append(raw(50, 7), 0)},
+		{"GRE version 1 (PPTP)", "malformed", gre("\x30\x01\x88\x0b\x00\x05idnumbin a tunnel")},
+		{"GRE version 1 that looks like 0", "malformed", gre("\x00\x01\x08\x00\x00\x00\x00\x00")},
+		{"GRE version 7", "malformed", gre("\x00\x07\x08\x00\x00\x00\x00\x00")},
+		{"UDP-Lite that covers 7 bytes", "malformed", lite("\x10\x00\x20\x00\x00\x07\xab\xcd")},
+		{"UDP-Lite that covers more than there is", "malformed", lite("\x10\x00\x20\x00\x00\x09\xab\xcd")},
+		{"UDP-Lite without a checksum", "malformed", put16(lite("\x10\x00\x20\x00\x00\x00\x00\x00"), 40, 0)},
 		{"ICMP unreachable", "not_echo", icmp(u, 1, 3)},
 		{"ICMP timestamp", "not_echo", icmp(u, 1, 13)},
 		{"ICMP echo with a code", "not_echo", put8(icmp(u, 1, 8), 35, 1)},

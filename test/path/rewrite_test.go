@@ -47,7 +47,6 @@ func (b *bench) bases() []rewrite {
 		add("GRE", raw(p, 47, "\x00\x00\x08\x00in a tunnel"))
 		add("GRE with a key", raw(p, 47, "\x20\x00\x08\x00keyin a tunnel"))
 		add("GRE with key and checksum", raw(p, 47, "\xa0\x00\x08\x00sumskeyin a tunnel"))
-		add("PPTP", raw(p, 47, "\x30\x01\x88\x0b\x00\x05idnumbin a tunnel"))
 		add("ESP", raw(p, 50, "spi!\x00\x00\x00\x01secret"))
 		add("SCTP", raw(p, 132, "\x10\x00\x20\x00tag!crc!chunks"))
 		add("unknown protocol", raw(p, 200, "anything"))

@@ -46,6 +46,9 @@ func randomPacket(r *Rig, random *rand.Rand) Packet {
 	for i := range p.Payload {
 		p.Payload[i] = byte(random.Uint32())
 	}
+	if p.Proto == uint8(layers.IPProtocolGRE) {
+		p.Payload[1] &^= 7 // other versions are the kernel's
+	}
 	return p
 }
 

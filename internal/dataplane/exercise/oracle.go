@@ -45,9 +45,6 @@ func ports(p Packet) (s, d uint16) {
 		return at(0), at(2)
 	case layers.IPProtocolGRE:
 		flags := binary.BigEndian.Uint16(p.Payload)
-		if flags&7 != 0 { // version 1, call id (RFC 2637)
-			return at(6), 0
-		}
 		if flags&0xa000 == 0x2000 { // key and no checksum (RFC 2890)
 			return at(4), at(6)
 		}

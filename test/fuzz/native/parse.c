@@ -62,6 +62,7 @@ static enum reason slow_tcp(const struct bytes *b, const uint8_t *l4, unsigned l
 
 static enum reason slow_l4(const struct bytes *b, const uint8_t *l4, struct found *f)
 {
+	unsigned covered;
 	int echo;
 
 	memset(f->ports, 0, 4);
@@ -81,16 +82,21 @@ static enum reason slow_l4(const struct bytes *b, const uint8_t *l4, struct foun
 		else
 			echo = f->family == 6 && (l4[0] == 128 || l4[0] == 129);
 		return echo && !l4[1] ? REASON_HIT : REASON_NOT_ECHO;
+	case 136:	/* UDP-Lite */
+		memcpy(f->ports, l4, 4);
+		covered = be16(l4 + 4);
+		if (!be16(l4 + 6) || covered > f->l4_len || (covered > 0 && covered < 8))
+			return REASON_MALFORMED;
+		return REASON_HIT;
 	case 33:	/* DCCP */
 	case 50:	/* ESP */
 	case 132:	/* SCTP */
-	case 136:	/* UDP-Lite */
 		memcpy(f->ports, l4, 4);
 		return REASON_HIT;
 	case 47:	/* GRE */
 		if (l4[1] & 7)
-			memcpy(f->ports, l4 + 6, 2);
-		else if (l4[0] & 0x20 && !(l4[0] & 0x80))
+			return REASON_MALFORMED;
+		if (l4[0] & 0x20 && !(l4[0] & 0x80))
 			memcpy(f->ports, l4 + 4, 4);
 	}
 	return REASON_HIT;
