@@ -19,6 +19,7 @@ struct closing {
 	enum reason reason;	/* TCP_SYN or TCP_CLOSE */
 	__u32 seq;
 	__u8 flags;		/* enum tcp_flag */
+	__u8 dmac[6];
 };
 
 enum { MAXACKWINDOW = 66000 };		/* nf_conntrack_proto_tcp.c */
@@ -47,12 +48,15 @@ static __always_inline int plausible(__u32 seq, const struct slot *s, const stru
 
 /* A reset that is the very next in sequence ends the connection (RFC 5961 3.2). Conntrack
  * compares it with the last packets that it saw, and those were not the last ones: it
- * would stay ESTABLISHED for a challenge (nf_conntrack_tcp_packet(), td_maxack). */
+ * would stay ESTABLISHED for a challenge (nf_conntrack_tcp_packet(), td_maxack). Not if it
+ * is INVALID to conntrack by its flags (tcp_valid_flags), nor if it is not for this router. */
 static __always_inline void tell_reset(const struct closing *c, const struct slot *s, const struct slot *rev)
 {
 	struct event *e;
 
-	if (!(c->flags & TCP_RST) || !(s->flags & SLOT_LIBERAL) || s->state == SLOT_CLOSED)
+	if ((c->flags & (TCP_FIN | TCP_RST | TCP_URG)) != TCP_RST || !(s->flags & SLOT_LIBERAL) || s->state == SLOT_CLOSED)
+		return;
+	if (s->state == SLOT_ARMED && __builtin_memcmp(c->dmac, s->dmac_in, sizeof(c->dmac)))
 		return;
 	if (!(s->tcp_wnd && c->seq == s->tcp_seq) && !(rev && rev->tcp_wnd && c->seq == rev->tcp_ack))
 		return;
@@ -157,6 +161,7 @@ static __always_inline struct closing closing_of(const struct frame *f, enum rea
 	const struct tcphdr *tcp = f->l4;
 	struct closing c = { .key = f->key, .in6 = f->in6, .reason = reason };
 
+	__builtin_memcpy(c.dmac, f->data, sizeof(c.dmac));
 	if (within(f, tcp, sizeof(*tcp))) {
 		c.seq = __builtin_bswap32(tcp->seq);
 		c.flags = ((const __u8 *)tcp)[13];

@@ -29,7 +29,7 @@
 /* Two branches that begin alike are not to be joined there. */
 #define apart(n) asm volatile("" : : "i"(n))
 
-enum tcp_flag { TCP_FIN = 1, TCP_SYN = 2, TCP_RST = 4, TCP_ACK = 16 };
+enum tcp_flag { TCP_FIN = 1, TCP_SYN = 2, TCP_RST = 4, TCP_ACK = 16, TCP_URG = 32 };
 
 /* RFC 792, RFC 4443 4.1 (linux/icmp.h drags in socket headers) */
 struct icmp_echo {

@@ -159,7 +159,8 @@ func TestEvidence(t *testing.T) {
 }
 
 // TestResetIsTold: the daemon hears of a reset that is the very next in sequence, once,
-// and of no other.
+// and of no other: none that conntrack would call INVALID for its flags (tcp_valid_flags), and
+// none that is for another machine.
 func TestResetIsTold(t *testing.T) {
 	b := open(t, exercise.Options{})
 	told := make(chan dataplane.Request, 10)
@@ -170,17 +171,24 @@ func TestResetIsTold(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, c := range []struct {
 			tcp    exercise.TCP
+			to     bool // another machine
 			reason string
+			told   bool
 		}{
-			{exercise.TCP{Seq: 1001, RST: true}, "tcp_close"},
-			{exercise.TCP{Seq: 1000, FIN: true, ACK: true}, "tcp_close"},
-			{exercise.TCP{Seq: 1 << 31, RST: true}, "tcp_implausible"},
-			{exercise.TCP{Seq: 1000, RST: true}, "tcp_close"}, // the last: what the ring has next is its
+			{tcp: exercise.TCP{Seq: 1001, RST: true}, reason: "tcp_close"},
+			{tcp: exercise.TCP{Seq: 1000, FIN: true, ACK: true}, reason: "tcp_close"},
+			{tcp: exercise.TCP{Seq: 1000, FIN: true, RST: true}, reason: "tcp_close"},
+			{tcp: exercise.TCP{Seq: 1000, RST: true}, to: true, reason: "tcp_close"},
+			{tcp: exercise.TCP{Seq: 1 << 31, RST: true}, reason: "tcp_implausible"},
+			{tcp: exercise.TCP{Seq: 1000, RST: true}, reason: "tcp_close", told: true}, // the last: what the ring has next is its
 		} {
 			in, _, _, _ := b.connection(t, v6)
 			in.TCP = c.tcp
+			if c.to {
+				in.To = other(in.To)
+			}
 			b.closes(t, "xdp", b.LANIndex, in.Bytes(), c.reason)
-			if c.tcp.Seq != 1000 || !c.tcp.RST {
+			if !c.told {
 				continue
 			}
 			b.closes(t, "tc-ingress", b.LANIndex, in.Bytes(), c.reason)

@@ -334,7 +334,7 @@ static void close_flow(int i, struct input *in)
 	enum slot_state state;
 	struct segment x;
 	uint64_t until;
-	int reset;
+	int reset, stranger = near_by >> 4 & 1;	/* for another machine */
 
 	if (near_by & 1)
 		seq = r->seq;
@@ -345,9 +345,10 @@ static void close_flow(int i, struct input *in)
 	flags = flags & (TCP_SYN | TCP_FIN | TCP_RST) ? flags : TCP_RST;
 	want = flags & TCP_SYN ? REASON_TCP_SYN : REASON_TCP_CLOSE;
 	segment(&x, i, seq, 0, 0, flags);
+	x.bytes[5] ^= stranger;
 	if (!r->known || !r->paired || !rev->known)
 		rev = 0;
-	reset = r->known && flags & TCP_RST && want == REASON_TCP_CLOSE && r->liberal && r->state != SLOT_CLOSED &&
+	reset = r->known && flags & TCP_RST && !(flags & (TCP_SYN | TCP_FIN | TCP_URG)) && !(stranger && r->state == SLOT_ARMED) && r->liberal && r->state != SLOT_CLOSED &&
 		((r->window && seq == r->seq) || (rev && rev->window && seq == rev->ack));
 
 	reason = close_by(&x.f, want);
