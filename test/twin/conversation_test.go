@@ -11,8 +11,10 @@ const (
 	protoTCP      = 6
 	protoUDP      = 17
 	protoGRE      = 47
+	protoESP      = 50
 	protoICMPv6   = 58
 	protoSCTP     = 132
+	protoUDPLite  = 136
 	protoUnnamed6 = 252 // 253 is an IPv6 extension header by its number
 	protoUnnamed4 = 253
 )
@@ -192,6 +194,10 @@ func (c *conversation) transport(d, n int, far bool, payload []byte) []byte {
 		return tcp(source, dest, c.next[d], c.next[1-d], psh|ack, payload) // PSH: GRO keeps it single
 	case protoUDP:
 		return udp(source, dest, payload)
+	case protoUDPLite: // RFC 3828: what stands for the length is how much is covered, 0 for all
+		b := udp(source, dest, payload)
+		b[4], b[5] = 0, 0
+		return b
 	case protoICMP:
 		return echo([]byte{8, 0}[d], id, uint16(n), payload)
 	case protoICMPv6:
@@ -230,7 +236,7 @@ func (c *conversation) sealed(d, n int, payload []byte) []byte {
 		return b
 	}
 	s := checksum(c.ends[d].source.Addr(), c.ends[d].dest.Addr(), c.proto, b)
-	if s == 0 && (c.proto == protoUDP || n%2 == 0) {
+	if s == 0 && (c.proto == protoUDP || c.proto == protoUDPLite || n%2 == 0) {
 		s = 0xffff
 	}
 	binary.BigEndian.PutUint16(b[at:], s)

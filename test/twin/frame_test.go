@@ -150,7 +150,7 @@ func sumAt(proto uint8) int {
 	switch proto {
 	case protoTCP:
 		return 16
-	case protoUDP:
+	case protoUDP, protoUDPLite:
 		return 6
 	case protoICMP, protoICMPv6:
 		return 2

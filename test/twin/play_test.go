@@ -371,7 +371,7 @@ func (c *conversation) find(flows []api.Flow, d int) *api.Flow {
 			continue
 		}
 		switch c.proto {
-		case protoTCP, protoUDP, protoSCTP:
+		case protoTCP, protoUDP, protoSCTP, protoUDPLite:
 			if f.Source != l.source || f.Destination != l.dest {
 				continue
 			}

@@ -52,9 +52,10 @@ var slower = map[string]string{"change": "-each=5ms -times=1"}
 // longest is the test that makes two guests take about the same time if it changes over.
 const longest = "^TestTrafficSurvives$"
 
-// all are two guests, one for each of two processors.
+// all are two guests, one for each of two processors. Random traffic is not for them: what
+// differs between kernels, and a frame that does, is found here.
 var all = map[string][]run{
-	"one": {{"twin", ""}, {"e2e", "-test.run=" + longest}},
+	"one": {{"twin", "-test.skip=^TestFuzz$"}, {"e2e", "-test.run=" + longest}},
 	"two": {{"e2e", "-test.skip=" + longest}},
 }
 
