@@ -230,6 +230,22 @@ func (r *rig) fast(when string, should []bool, way string) {
 	}
 }
 
+// still waits until nothing is repeated any more, and returns the hits.
+func (r *rig) still() []uint64 {
+	r.t.Helper()
+	before, _ := r.hits()
+	for deadline := time.Now().Add(3 * time.Second); ; {
+		time.Sleep(50 * time.Millisecond)
+		after, _ := r.hits()
+		if slices.Equal(before, after) {
+			return after
+		}
+		if before = after; time.Now().After(deadline) {
+			r.t.Fatalf("%s: packets are still repeated", r.way)
+		}
+	}
+}
+
 // why is what shunt says of a stream that is not fast.
 func (r *rig) why(i int) string {
 	s := r.pump.streams[i]
