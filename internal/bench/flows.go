@@ -161,7 +161,8 @@ func (of flowCase) rig(binary string, routed bool) (*rig, error) {
 	}
 	if of.slots > 0 {
 		file := filepath.Join(r.top.Dir(), "shunt.toml")
-		if err := os.WriteFile(file, fmt.Appendf(nil, "flows = %d\n", of.slots), 0o600); err != nil {
+		keys := fmt.Appendf(nil, "flows = %d\nsource_flows = 0\n", of.slots) // one sender has them all
+		if err := os.WriteFile(file, keys, 0o600); err != nil {
 			return nil, errors.Join(fmt.Errorf("bench: %w", err), r.Close())
 		}
 		r.args = []string{"--config", file}
