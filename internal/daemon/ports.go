@@ -72,7 +72,8 @@ func (d *Daemon) review(first bool) error {
 			delete(d.ports, index)
 		}
 	}
-	if err := d.rules.see(links, indexes(want)); err != nil {
+	fits, _ := d.plane.Fit(want) // the policy has no more room than the port table
+	if err := d.rules.see(links, indexes(fits)); err != nil {
 		return err
 	}
 	if err := d.apply(want, first); err != nil {

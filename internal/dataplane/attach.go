@@ -100,7 +100,7 @@ func (p *Plane) program(kind string, index int) *ebpf.Program {
 // others are done all the same. An XDPError is only told again, not tried again, until
 // something else is wanted of the port.
 func (p *Plane) Apply(want []Attach) map[int]error {
-	want, failed := p.fit(want)
+	want, failed := p.Fit(want)
 	keep := map[string]bool{}
 	next := map[int]Attach{}
 	for _, a := range want {
@@ -133,8 +133,9 @@ func (p *Plane) Apply(want []Attach) map[int]error {
 	return failed
 }
 
-// fit leaves out what the port table has no room for. Ports that have a place keep it.
-func (p *Plane) fit(want []Attach) (fits []Attach, failed map[int]error) {
+// Fit leaves out what the port table has no room for, as Apply does, and tells why. Ports that
+// have a place keep it.
+func (p *Plane) Fit(want []Attach) (fits []Attach, failed map[int]error) {
 	wanted, places := map[uint32]bool{}, map[uint32]bool{}
 	for _, a := range want {
 		wanted[uint32(a.Index)] = true
@@ -378,7 +379,7 @@ func (p *Plane) freeIndex() (uint32, error) {
 			return tx, nil
 		}
 	}
-	return 0, errors.New("the redirect map is full") // fit sees to it that it is not
+	return 0, errors.New("the redirect map is full") // Fit sees to it that it is not
 }
 
 // ForeignTCX returns the names of other people's tcx programs on an interface.
