@@ -23,13 +23,17 @@ type leaseControl struct {
 	looked    bool
 }
 
-// next returns the lease for the renewals that happened in the last period.
-func (c *leaseControl) next(renewals uint64, period time.Duration) time.Duration {
+// next returns the lease for the renewals that happened in the last period. Where the ruleset
+// may change in silence, the lease is all that has it obeyed, and is never stretched.
+func (c *leaseControl) next(renewals uint64, period time.Duration, silent bool) time.Duration {
 	delta := renewals - c.renewals
 	if !c.looked {
 		delta, c.looked, c.now = 0, true, c.base
 	}
 	c.renewals = renewals
+	if silent {
+		return c.base
+	}
 	rate := float64(delta) / period.Seconds()
 	switch ideal := time.Duration(float64(c.now) * rate / renewalBudget); {
 	case ideal > c.now:
@@ -47,10 +51,11 @@ func (d *Daemon) stretchLease() {
 		d.log.Error("counters", "err", err)
 		return
 	}
+	silent := d.rules.silent()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	before := d.lease.now
-	d.lease.now = d.lease.next(out.Of("renewed")+out.Of("changed")+out.Of("learned"), reviewEvery)
+	d.lease.now = d.lease.next(out.Of("renewed")+out.Of("changed")+out.Of("learned"), reviewEvery, silent)
 	if d.lease.now != before {
 		d.plane.SetLiveLease(d.jiffies(d.lease.now))
 	}

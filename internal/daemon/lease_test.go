@@ -16,14 +16,17 @@ func TestLease(t *testing.T) {
 		l := leaseControl{base: c.base}
 		var renewals uint64
 		for range 10 {
-			l.now = l.next(renewals, time.Second)
+			l.now = l.next(renewals, time.Second, false)
 			renewals += 100 * renewalBudget
 		}
 		if l.now != c.most {
 			t.Errorf("lease %v under a flood: %v, want %v", c.base, l.now, c.most)
 		}
+		if l.now = l.next(renewals+100*renewalBudget, time.Second, true); l.now != c.base {
+			t.Errorf("lease %v under a flood, of a ruleset that may change in silence: %v", c.base, l.now)
+		}
 		for range 100 {
-			l.now = l.next(renewals, time.Second)
+			l.now = l.next(renewals, time.Second, false)
 		}
 		if l.now != c.base {
 			t.Errorf("lease %v after the flood: %v", c.base, l.now)

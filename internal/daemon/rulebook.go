@@ -118,6 +118,14 @@ func (b *rulebook) run(ctx context.Context) {
 	}
 }
 
+// silent tells whether the ruleset has what can change without an announcement, or is not
+// known: then no lease is stretched.
+func (b *rulebook) silent() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.failed != "" || len(b.report.Silent) > 0
+}
+
 func (b *rulebook) lacking() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -12,6 +12,7 @@ type rule struct {
 	varies   string // what in it looks at each packet
 	acts     bool   // it changes the packet, or what becomes of it
 	counts   string // what in it counts, logs or copies
+	ipset    bool   // it asks an ipset
 	to       []branch
 }
 

@@ -53,6 +53,9 @@ type Report struct {
 	Enforcing []Finding // in the order in which packets meet them
 	Counting  []string  // the first rules that only count or log
 	Counted   int       // how many such there are
+	// Silent is what can change without the kernel saying so, in words: rules of legacy
+	// iptables, members of an ipset, elements of a set that packets add or that time out.
+	Silent []string
 }
 
 // Reader reads the ruleset again and again. Its methods are for one goroutine.
@@ -105,6 +108,11 @@ const conntrackPriority = -200
 // of type nat see the first packet of a connection only.
 func (w *walk) addNft(n *kernel.Nft) error {
 	reached := map[kernel.NftTable]bool{}
+	for name, s := range n.Sets {
+		if s.Flags&(unix.NFT_SET_EVAL|unix.NFT_SET_TIMEOUT) != 0 {
+			w.silent(fmt.Sprintf("elements of set %s in table %s", name.Name, name.Table))
+		}
+	}
 	for _, c := range n.Chains {
 		at := chainName{nftSource(c.Table.Family), c.Table.Name, c.Name}
 		w.chains[at] = &chain{name: at}
@@ -117,7 +125,7 @@ func (w *walk) addNft(n *kernel.Nft) error {
 		source := nftSource(table.Family)
 		if err := n.Rules(table, func(r kernel.NftRule) {
 			if c := w.chains[chainName{source, table.Name, r.Name}]; c != nil {
-				c.add(compileNft(n, r))
+				w.put(c, compileNft(n, r))
 			}
 		}); err != nil {
 			return err
@@ -158,13 +166,18 @@ func (w *walk) addXTable(t kernel.XTable) {
 	if t.Family == unix.NFPROTO_IPV6 {
 		source = "ip6tables"
 	}
-	for name, rules := range t.Chains {
+	rules := 0
+	for name, list := range t.Chains {
+		rules += len(list)
 		at := chainName{source, t.Name, name}
 		c := &chain{name: at}
-		for i, r := range rules {
-			c.add(compileX(r, i+1))
+		for i, r := range list {
+			w.put(c, compileX(r, i+1))
 		}
 		w.chains[at] = c
+	}
+	if rules > len(t.Hooks) { // the last one of each built-in chain is its policy
+		w.silent(fmt.Sprintf("rules of %s -t %s (legacy)", source, t.Name))
 	}
 	for _, hook := range []uint32{hookPrerouting, hookForward, hookPostrouting} {
 		if name, ok := t.Hooks[hook]; ok {

@@ -3,6 +3,7 @@ package ruleset
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -340,4 +341,32 @@ func holdOne(t *testing.T, r Report, table, want string) {
 	if text := strings.Join(got, " | "); text != want {
 		t.Errorf("found  %q\nwanted %q", text, want)
 	}
+}
+
+// TestSilent: what may change without an announcement.
+func TestSilent(t *testing.T) {
+	p := newPlace(t)
+	holds := func(want ...string) {
+		t.Helper()
+		if r := p.read(); !slices.Equal(r.Silent, want) {
+			t.Errorf("may change in silence: %q, want %q", r.Silent, want)
+		}
+	}
+	const chain = "chain c { type filter hook forward priority 0; ip saddr @s drop; }"
+	p.nft("table ip t {\nset s { type ipv4_addr; }\n" + chain + "\n}")
+	holds()
+	p.nft("table ip t {\nset s { type ipv4_addr; timeout 1m; }\n" + chain + "\n}")
+	holds("elements of set s in table ip t")
+	p.nft("table ip t {\nset s { type ipv4_addr; size 9; flags dynamic; }\n" + chain + "\n}")
+	holds("elements of set s in table ip t")
+	p.nft("")
+	p.must(p.ns.Run("iptables-legacy", "-t", "nat", "-A", "POSTROUTING", "-j", "MASQUERADE")) // for new connections alone
+	p.must(p.ns.Run("iptables-legacy", "-L", "FORWARD"))                                      // makes the table, with its policies
+	holds()
+	p.must(p.ns.Run("iptables-legacy", "-A", "FORWARD", "-s", "192.0.2.7", "-j", "DROP"))
+	holds("rules of iptables -t filter (legacy)")
+	p.legacyFlush()
+	p.must(p.ns.Run("ipset", "create", "banned", "hash:ip"))
+	p.must(p.ns.Run("iptables-nft", "-A", "FORWARD", "-m", "set", "--match-set", "banned", "src", "-j", "DROP"))
+	holds("members of an ipset")
 }

@@ -36,6 +36,20 @@ func newWalk() *walk {
 	return &walk{chains: map[chainName]*chain{}, findings: map[string]int{}, harmless: map[*chain]bool{}, counted: map[*chain]bool{}}
 }
 
+// put adds a rule to a chain.
+func (w *walk) put(c *chain, r rule) {
+	if r.ipset {
+		w.silent("members of an ipset")
+	}
+	c.add(r)
+}
+
+func (w *walk) silent(what string) {
+	if !slices.Contains(w.report.Silent, what) && len(w.report.Silent) < MaxFindings {
+		w.report.Silent = append(w.report.Silent, what)
+	}
+}
+
 // run follows each family through each base chain by itself: what one chain accepts, the
 // next one sees all the same.
 func (w *walk) run() Report {
@@ -48,6 +62,7 @@ func (w *walk) run() Report {
 			w.enter(c, Match{Family: family, States: AnyState}, 0)
 		}
 	}
+	slices.Sort(w.report.Silent)
 	for i := range w.report.Enforcing {
 		w.report.Enforcing[i].Touches = joinFamilies(w.report.Enforcing[i].Touches)
 	}

@@ -64,6 +64,7 @@ var xMatches = map[string]string{
 
 // xMatch reads one match of iptables, legacy or by way of nftables.
 func (r *rule) xMatch(name string, revision int, info []byte) {
+	r.ipset = r.ipset || name == "set"
 	switch name {
 	case "comment":
 		r.where += fmt.Sprintf(" %q", unix.ByteSliceToString(info))
