@@ -83,14 +83,15 @@ func (n *tally) String() string {
 }
 
 // judge wants that the run has shown something: that half of the frames were mutants of
-// armed flows, that half met an armed entry, that little was excepted, and that every
-// mutation was used.
+// armed flows, that two in five met an armed entry (by seed 48 to 52 %: what cannot be parsed
+// meets none), that little was excepted, and that every mutation was used.
 func (n *tally) judge(t *testing.T) {
 	frames := n.count[allFrames]
-	for _, what := range []string{mutants, metArmed} {
-		if 2*n.count[what] < frames {
-			t.Errorf("%d of %d %s; half must be", n.count[what], frames, what)
-		}
+	if 2*n.count[mutants] < frames {
+		t.Errorf("%d of %d %s; half must be", n.count[mutants], frames, mutants)
+	}
+	if 5*n.count[metArmed] < 2*frames {
+		t.Errorf("%d of %d %s; two in five must have", n.count[metArmed], frames, metArmed)
 	}
 	excepted := 0
 	for _, why := range []string{byChecksum, byWindow, byImplausible, byAfter, byReset, byIgnored, byUnread, byNearly} {
