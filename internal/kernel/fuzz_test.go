@@ -41,7 +41,7 @@ func transaction(t *testing.T, data []byte) {
 	for _, edges := range []bool{false, true} {
 		d := newNftDecoder()
 		for _, set := range []string{"bans", ""} {
-			d.sets[nftSet{unix.NFPROTO_INET, "t", set}] = &setFacts{key: addressField{size: 4, edges: edges}, address: true}
+			d.sets[NftName{NftTable{unix.NFPROTO_INET, "t"}, set}] = &setFacts{key: addressField{size: 4, edges: edges}, address: true}
 		}
 		for _, typ := range []netlink.HeaderType{unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_NEWRULE, unix.NFT_MSG_NEWSET,
 			unix.NFT_MSG_DELSETELEM, unix.NFT_MSG_DELSET, unix.NFT_MSG_NEWGEN} {

@@ -26,17 +26,12 @@ const mostElements = 4096
 // does so with an address of the packet: nft remembers the sets, and what rules ask them
 // (nftrule.go). Everything else is told as touching anything.
 type nftDecoder struct {
-	sets map[nftSet]*setFacts
+	sets map[NftName]*setFacts
 
 	// of the transaction that is being announced
 	anything bool
 	elements []netip.Prefix
 	edges    map[edgeSide][]edge
-}
-
-type nftSet struct {
-	family      uint8
-	table, name string
 }
 
 // setFacts is what is remembered of a set or map.
@@ -47,7 +42,7 @@ type setFacts struct {
 
 // reload reads the sets and rules there are.
 func (d *nftDecoder) reload() error {
-	*d = nftDecoder{sets: make(map[nftSet]*setFacts)}
+	*d = nftDecoder{sets: make(map[NftName]*setFacts)}
 	for _, table := range []struct {
 		get    netlink.HeaderType
 		decode func(netlink.Message) error
@@ -88,7 +83,7 @@ func (d *nftDecoder) decode(m netlink.Message) (Event, bool, error) {
 	case nftMessage(unix.NFT_MSG_NEWRULE):
 		err = d.rule(m)
 	case nftMessage(unix.NFT_MSG_DELSET):
-		var s nftSet
+		var s NftName
 		s, err = setOf(m, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME)
 		delete(d.sets, s)
 	}
@@ -116,18 +111,18 @@ func (d *nftDecoder) end(m netlink.Message) (Event, bool, error) {
 }
 
 // setOf reads which set a message is about.
-func setOf(m netlink.Message, table, name uint16) (nftSet, error) {
-	var s nftSet
+func setOf(m netlink.Message, table, name uint16) (NftName, error) {
+	var s NftName
 	err := attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case table:
-			s.table = ad.String()
+			s.Table.Name = ad.String()
 		case name:
-			s.name = ad.String()
+			s.Name = ad.String()
 		}
 	})
 	if err == nil {
-		s.family = m.Data[0]
+		s.Table.Family = m.Data[0]
 	}
 	return s, err
 }

@@ -207,7 +207,7 @@ func TestShortKeys(t *testing.T) {
 		{"other", []byte{192, 0, 2, 1}, ""},
 	} {
 		d := newNftDecoder()
-		d.sets[nftSet{unix.NFPROTO_INET, "t", "bans"}] = &setFacts{key: addressField{size: 4}, address: true}
+		d.sets[NftName{NftTable{unix.NFPROTO_INET, "t"}, "bans"}] = &setFacts{key: addressField{size: 4}, address: true}
 		if _, tell, err := d.decode(nftElement(t, "t", c.set, c.key)); tell || err != nil {
 			t.Fatalf("told %v, %v", tell, err)
 		}
@@ -218,4 +218,4 @@ func TestShortKeys(t *testing.T) {
 	}
 }
 
-func newNftDecoder() *nftDecoder { return &nftDecoder{sets: make(map[nftSet]*setFacts)} }
+func newNftDecoder() *nftDecoder { return &nftDecoder{sets: make(map[NftName]*setFacts)} }

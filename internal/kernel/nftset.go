@@ -81,7 +81,7 @@ func covering(from, to netip.Addr) netip.Prefix {
 
 // edgeSide is the set that ends of ranges belong to, and whether they came or went.
 type edgeSide struct {
-	set nftSet
+	set NftName
 	op  netlink.HeaderType
 }
 
