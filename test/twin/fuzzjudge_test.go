@@ -281,11 +281,17 @@ func (j *judgement) normal(x item, frame []byte) []byte {
 			clear(frame[24:26])
 		}
 	}
-	if v.family != 4 || len(x.frame) >= 20 && bytes.Equal(frame[18:20], x.frame[18:20]) && v.proto == look(x.frame).proto {
+	if v.family != 4 {
 		return frame
 	}
+	source, dest := v.addresses()
+	if in := look(x.frame); in.family == 4 && bytes.Equal(frame[18:20], x.frame[18:20]) && v.proto == in.proto {
+		if from, to := in.addresses(); from != dest || to != source { // an answer has that id by chance
+			return frame
+		}
+	}
 	for _, own := range []string{"198.18.0.1", "198.19.0.1", "198.19.0.100"} {
-		if source, _ := v.addresses(); source.String() == own {
+		if source.String() == own {
 			clear(frame[18:20])
 			clear(frame[24:26])
 		}

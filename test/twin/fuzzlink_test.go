@@ -31,7 +31,7 @@ type mutation struct {
 }
 
 // More often than the rest is what leaves a frame that may still be repeated.
-var mutations = slices.Concat(slices.Repeat(harmless, 8), linkMutations, ipMutations, ip6Mutations, l4Mutations)
+var mutations = slices.Concat(slices.Repeat(harmless, 14), linkMutations, ipMutations, ip6Mutations, l4Mutations)
 
 func (m *mutant) mutate() {
 	for {

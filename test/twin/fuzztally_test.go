@@ -83,22 +83,24 @@ func (n *tally) String() string {
 }
 
 // judge wants that the run has shown something: that half of the frames were mutants of
-// armed flows, that two in five met an armed entry (by seed 48 to 52 %: what cannot be parsed
-// meets none), that little was excepted, and that every mutation was used.
+// armed flows, that half met an armed entry, that little was excepted (a wrong checksum is one
+// mutation in twenty), and that every mutation was used.
 func (n *tally) judge(t *testing.T) {
 	frames := n.count[allFrames]
-	if 2*n.count[mutants] < frames {
-		t.Errorf("%d of %d %s; half must be", n.count[mutants], frames, mutants)
+	for _, what := range []string{mutants, metArmed} {
+		if 2*n.count[what] < frames {
+			t.Errorf("%d of %d %s; half must be", n.count[what], frames, what)
+		}
 	}
-	if 5*n.count[metArmed] < 2*frames {
-		t.Errorf("%d of %d %s; two in five must have", n.count[metArmed], frames, metArmed)
+	if 16*n.count[byChecksum] > frames {
+		t.Errorf("%d of %d frames were excepted for their checksum; one in 16 may be", n.count[byChecksum], frames)
 	}
 	excepted := 0
-	for _, why := range []string{byChecksum, byWindow, byImplausible, byAfter, byReset, byIgnored, byUnread, byNearly} {
+	for _, why := range []string{byWindow, byImplausible, byAfter, byReset, byIgnored, byUnread, byNearly} {
 		excepted += n.count[why]
 	}
-	if 20*excepted > frames {
-		t.Errorf("%d of %d frames were excepted; at most 5 %% may be", excepted, frames)
+	if 100*excepted > frames {
+		t.Errorf("%d of %d frames were excepted, beside those for their checksum; at most 1 %% may be", excepted, frames)
 	}
 	for _, x := range mutations {
 		if n.count["done "+x.name] == 0 && frames >= 50_000 {
