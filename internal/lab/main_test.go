@@ -31,8 +31,15 @@ func crash() {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	cmd := f.LAN.NS.Command(context.Background(), "sleep", "1000")
-	if err := cmd.Start(); err != nil {
+	cmd := f.LAN.NS.Command(context.Background(), "sh", "-c", "echo there; exec sleep 1000")
+	there, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err == nil {
+		_, err = there.Read(make([]byte, 6)) // it has entered the namespace
+	}
+	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
