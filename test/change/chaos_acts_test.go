@@ -53,11 +53,16 @@ func newState() *state {
 	return s
 }
 
-// furnish sets up a router: sets and chains that acts fill, and all routes and neighbours.
+// furnish sets up a router: sets and chains that acts fill, and all routes and neighbours. The
+// forward chain ends with a rule that drops, because its policy is none for a moment whenever
+// the ruleset is loaded again: a new chain accepts until all chains before it in the transaction
+// are gone (nft_basechain_init(), nft_chain_commit_drop_policy()), and a connection that conntrack
+// learned then lives on, in one of the two routers.
 func (s *state) furnish(r *rig) {
 	r.t.Helper()
 	r.do(extra, "nft add set inet filter banned { type ipv4_addr; }; insert rule inet filter forward ip saddr @banned drop; "+
 		`insert rule inet filter forward oifname "wan9" drop`,
+		"nft add rule inet filter forward drop",
 		"nft table inet marks { chain in { type filter hook prerouting priority mangle; udp dport 11 meta mark set 7; }; }",
 		fmt.Sprintf("nft table inet nat { chain post { type nat hook postrouting priority srcnat; ip saddr %s udp dport 9-12 snat to 198.19.0.100; }; }", source4(sources-1)),
 		"ip route add default via 192.0.2.2 dev dmz table 7",
@@ -232,10 +237,10 @@ func (s *state) reload(*rand.Rand) act {
 	}}
 }
 
-// forget lets conntrack forget all UDP; that there may be none is no error. Who is known again
+// forget lets conntrack forget all UDP. Who is known again
 // depends on what the kernel gets to see, so nothing else is changed before it has seen all.
 func (s *state) forget(*rand.Rand) act {
-	return act{name: "conntrack -D", slow: true, both: func(r *rig) { _ = r.try("conntrack -D -p udp") }}
+	return act{name: "conntrack -D", slow: true, both: func(r *rig) { r.t.Helper(); r.do("conntrack -D -p udp") }}
 }
 
 func (s *state) legacyRule(*rand.Rand) act {

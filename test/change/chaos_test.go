@@ -268,6 +268,9 @@ func (c *chaos) wrong(s *step, stream int, k packet) {
 	for _, b := range c.steps[max(0, len(c.steps)-5):] {
 		names += fmt.Sprintf("\n%8.3f s %s", time.Unix(0, k.sent).Sub(b.changed).Seconds(), b.name)
 	}
+	if c.bad == 1 {
+		c.t.Logf("now, without shunt:\n%s\nand with it:\n%s", c.plain.known(stream), c.fast.known(stream))
+	}
 	c.t.Errorf("%s, sent %v after %q:\n%s.\nWithout shunt: %s\nWhat was done, and how long before it:%s", c.fast.pump.streams[stream].name,
 		time.Unix(0, k.sent).Sub(s.changed).Round(time.Millisecond), s.name, c.fast.pump.name(k.outcome), c.name(s.settled[stream]), names)
 }
