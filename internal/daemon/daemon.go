@@ -36,7 +36,8 @@ const (
 	beatEvery    = 500 * time.Millisecond // the data path takes it for dead after 3 s
 	healthEvery  = 50 * time.Millisecond  // frames that a driver refuses
 	reviewEvery  = time.Second            // wire behaviour of peers, lease, tcx programs
-	losesHoldOff = 30 * time.Second       // an egress that lost frames gets no XDP for so long
+	losesFirst   = time.Second            // an egress that lost frames gets no XDP for so long
+	losesHoldOff = 30 * time.Second       // and never for longer than that
 	bumpEvery    = 24 * time.Hour         // jiffies are 32 bits: after weeks an old lease would seem to run again
 )
 

@@ -26,6 +26,7 @@ type port struct {
 	seen     policy.Wire        // counters at the last observation
 	transmit dataplane.Transmit // at the last health check
 	loses    time.Time          // no XDP towards it before
+	held     time.Duration      // from when it lost frames until then
 }
 
 // shown is what the API tells of a port.
@@ -247,6 +248,17 @@ func (d *Daemon) observe(now time.Time) {
 	}
 }
 
+// holdOff is until when an egress that lost frames gets no XDP: for a second, as it is over by
+// then if a link went down or a port was set up anew, and twice as long whenever it
+// happens soon again, for it may be a driver that takes no frames at all.
+func (p *port) holdOff(now time.Time) time.Time {
+	if now.Sub(p.loses) > losesHoldOff {
+		p.held = 0
+	}
+	p.held = min(max(2*p.held, losesFirst), losesHoldOff)
+	return now.Add(p.held)
+}
+
 // checkTransmits takes XDP from an egress whose driver refuses frames, or loses more than
 // one in eight to a full queue: the kernel's way has a qdisc and says why it drops.
 func (d *Daemon) checkTransmits() {
@@ -260,7 +272,7 @@ func (d *Daemon) checkTransmits() {
 		}
 		sent, drops, errs := t.Sent-before.Sent, t.Drops-before.Drops, t.Errors-before.Errors
 		if errs > 0 || drops > 16 && drops > (sent+drops)/8 {
-			p.loses = time.Now().Add(losesHoldOff)
+			p.loses = p.holdOff(time.Now())
 			lost = append(lost, fmt.Sprintf("%s (%d refused, %d dropped, %d sent)", p.link.Name, errs, drops, sent))
 		}
 	}
