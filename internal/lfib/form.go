@@ -14,8 +14,10 @@ import (
 //  2. Pops: each takes the top label off (mpls_malformed if there is none, or no whole one
 //     where S is clear), and an entropy label with its indicator that it exposes. In the
 //     uniform model TTL and TC go to what is exposed.
-//  3. A choice: by TC, by DSCP, by hash. Then the target begins here at 1; what step 2 exposed
-//     is a header like any other to it, with the TTL and TC it got.
+//  3. A choice: by the TC that the label had when it was looked up (DSCP >> 3 of what an FTN
+//     led here; behind a short pipe pop the TC of what that exposed), by DSCP, by hash; a hole
+//     is mpls_discard. The target begins at 1: what step 2 exposed is a header like any other
+//     to it, with the TTL and TC it got.
 //  4. TC, TCMap write to the label on top, DSCP, DSCPMap to the bare IP header
 //     (mpls_malformed if it is the other way round, mpls_payload if it is not IP).
 //  5. OpPeek: the label on top is looked up; with none left it is OpDeliver, as the seed
@@ -24,7 +26,10 @@ import (
 //  7. OpSend: a bare payload must be IP (mpls_payload), a swap have its label
 //     (mpls_malformed); TTLs (mpls_ttl_zero of 0, mpls_ttl of 1); then the pushes, innermost
 //     first, the first of them in place of the top label if Swap; then adjacency
-//     (mpls_no_adjacency) and MTU (mpls_over_mtu).
+//     (mpls_no_adjacency), then MTU, its own or the port's if that is less (mpls_over_mtu).
+//
+// What looks for the DSCP at the bottom looks through MaxDepth labels (mpls_depth) of what
+// came in (mpls_malformed if they end too early, mpls_payload if it is not IP).
 //
 // A Form must only be read: parts of it are shared with the Table and with other Forms.
 type Form struct {

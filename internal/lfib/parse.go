@@ -193,10 +193,13 @@ func (r *reader) nhlfe(verb Verb) NHLFE {
 	if r.accept("ttl") {
 		o.Model = Model(r.oneOf("ttl model", modelWords))
 	}
+	var room [8]Instruction // so that most lists are allocated once, in their size
+	list := room[:0]
 	for r.next() != "" {
-		o.List = append(o.List, r.instruction())
+		list = append(list, r.instruction())
 	}
-	o.List = slices.Clip(o.List)
+	o.List = make([]Instruction, len(list))
+	copy(o.List, list)
 	return o
 }
 

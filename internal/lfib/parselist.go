@@ -86,10 +86,16 @@ func (r *reader) route(verb Verb) []Change {
 		return []Change{{verb, entry}, {verb, n}}
 	}
 	entry.NHLFE = n.ID
-	n.List = []Instruction{{Op: OpPop}}
+	var pushes []string
 	if r.accept("as") {
 		r.accept("to")
-		n.List = append(n.List, r.stack()...)
+		pushes = strings.Split(r.word("labels"), "/")
+	}
+	n.List = make([]Instruction, 1, len(pushes)+2)
+	n.List[0].Op = OpPop
+	for _, text := range slices.Backward(pushes) { // the outermost is written first
+		label := Label(r.parse("label", text, 0, uint64(MaxLabel)))
+		n.List = append(n.List, Instruction{Op: OpPush, Label: label})
 	}
 	var out *Send
 	if w := r.next(); w == "via" || w == "dev" {
@@ -109,16 +115,6 @@ func (r *reader) route(verb Verb) []Change {
 		n.List = append(n.List, Instruction{Op: OpPeek})
 	}
 	return []Change{{verb, n}, {verb, entry}}
-}
-
-// stack reads LABEL/LABEL/..., the outermost first, as pushes.
-func (r *reader) stack() (pushes []Instruction) {
-	for text := range strings.SplitSeq(r.word("labels"), "/") {
-		label := Label(r.parse("label", text, 0, uint64(MaxLabel)))
-		pushes = append(pushes, Instruction{Op: OpPush, Label: label})
-	}
-	slices.Reverse(pushes)
-	return pushes
 }
 
 // hop reads via [inet|inet6|link] ADDR dev PORT, in either order.
