@@ -39,6 +39,10 @@ func TestHashKey(t *testing.T) {
 			t.Errorf("%s has no part in the hash", name)
 		}
 	}
+	if bytes.Equal(HashKey(ip6(0, 64), false), HashKey(other(6, 6, ip6(0, 64)), false)) ||
+		!bytes.Equal(HashKey(ip6(0, 64), false), HashKey(other(3, 9, ip6(0xff, 3)), false)) {
+		t.Error("of IPv6, the next header has a part in the hash, traffic class, flow label and hop limit have none")
+	}
 	// 6790 §4.3: the entropy label alone. 7325: no payload that is not IP, no port that is none.
 	same := map[string][2][]byte{
 		"behind an entropy label": {join(a, entryOf(7, 0, 0, 64), entryOf(999, 1, 1, 0), ip4(0, 64)), join(entryOf(55, 0, 0, 64), entryOf(7, 0, 0, 64), entryOf(999, 0, 0, 0), b)},

@@ -26,6 +26,23 @@ type machine struct {
 	entered int
 }
 
+// switchForms and imposeForms are Table.Switch and Table.Impose by closed forms; forms keeps
+// those of a table between packets.
+func switchForms(t *Table, forms map[uint32]*Form, space Space, packet []byte, env Env) Verdict {
+	m := &machine{t: t, env: env, forms: forms, in: packet, labelled: true, space: space}
+	if len(packet) >= 4 {
+		m.top()
+	}
+	return m.run(nil)
+}
+
+func imposeForms(t *Table, forms map[uint32]*Form, packet []byte, env Env) Verdict {
+	m := &machine{t: t, env: env, forms: forms, in: packet, stepped: true, bare: true, entered: 1}
+	m.top()
+	m.class = m.dscp >> 3
+	return m.run(m.compiled(t.longest(packet)))
+}
+
 func (m *machine) compiled(id uint32) *Form {
 	f := m.forms[id]
 	if f == nil {

@@ -28,6 +28,7 @@ func check100(t *testing.T, cases []switching, more ...string) {
 		if v.Reason != c.reason || !bytes.Equal(v.Packet, c.out) {
 			t.Errorf("%s:%s\n%x\n%s %x, not\n%s %x", c.clause, c.list, c.in, v.Reason, v.Packet, c.reason, c.out)
 		}
+		agree(t, tab, c.in, v, switchForms(tab, map[uint32]*Form{}, 0, c.in, someWAN))
 		if !bytes.Equal(in, c.in) {
 			t.Errorf("%s:%s: the packet itself was changed", c.clause, c.list)
 		}
@@ -174,6 +175,24 @@ func TestLookUps(t *testing.T) {
 		"nhlfe add 5000 drop", "nhlfe add 5001 drop", "nhlfe add 5002 drop", "nhlfe add 5003 drop")
 }
 
+// What one NHLFE leaves behind for the next: an MTU until the next look-up, the least of them;
+// the TC that by-tc goes by, through choices.
+func TestFromOneToTheNext(t *testing.T) {
+	stack := join(entryOf(100, 5, 0, 9), entryOf(101, 4, 0, 9), entryOf(102, 3, 1, 9))
+	large := ip4(0, 64, make([]byte, 50)...) // 78 bytes
+	check100(t, []switching{
+		{"the lesser MTU, behind", " mtu 200 swap 200 forward 5", join(entryOf(100, 0, 1, 9), large), OverMTU, nil},
+		{"the lesser MTU, before", " mtu 80 swap 200 forward 4", join(entryOf(100, 0, 1, 9), large), OverMTU, nil},
+		{"the lesser MTU, before a choice", " mtu 80 by-hash 4", join(entryOf(100, 0, 1, 9), large), OverMTU, nil},
+		{"none behind a look-up", " mtu 80 by-hash 3", join(entryOf(100, 0, 0, 9), entryOf(101, 0, 1, 9), large), Switched, join(entryOf(201, 0, 1, 8), large)},
+		{"short pipe, then pipe: the TC before the second pop", " ttl short-pipe pop by-hash 2", join(stack, large), Switched, join(entryOf(204, 3, 1, 8), large)},
+		{"pipe, then short pipe: the TC behind it", " ttl pipe pop by-hash 1", join(stack, large), Switched, join(entryOf(203, 3, 1, 8), large)},
+		{"pipe twice: the TC of the look-up", " ttl pipe pop by-hash 2", join(stack, large), Switched, join(entryOf(205, 3, 1, 8), large)},
+	}, "nhlfe add 205 swap 205"+hop, "nhlfe add 204 swap 204"+hop, "nhlfe add 203 swap 203"+hop, "nhlfe add 201 swap 201"+hop,
+		"nhlfe add 5 mtu 80 send dev wan via inet 10.0.0.2", "nhlfe add 4 mtu 100 send dev wan via inet 10.0.0.2", "nhlfe add 3 pop peek",
+		"nhlfe add 2 ttl pipe pop by-tc 5:205 4:204 3:203", "nhlfe add 1 ttl short-pipe pop by-tc 5:205 4:204 3:203", "ilm add 101 nhlfe 201")
+}
+
 // Every special-purpose label on top.
 func TestSpecialLabels(t *testing.T) {
 	tab := New()
@@ -220,6 +239,7 @@ func TestImpose(t *testing.T) {
 		{ip4(0, 0), TTLZero, nil},
 	} {
 		v, ok := tab.Impose(c.in, Env{})
+		agree(t, tab, c.in, v, imposeForms(tab, map[uint32]*Form{}, c.in, Env{}))
 		if !ok || v.Reason != c.reason || !bytes.Equal(v.Packet, c.out) || v.Reason == Switched && v.EtherType != EtherMPLS {
 			t.Errorf("%x: %v %s %x, not %s %x", c.in, ok, v.Reason, v.Packet, c.reason, c.out)
 		}

@@ -80,7 +80,6 @@ func (w *walk) pop(model Model) string {
 	w.exposed = model == ShortPipe
 	w.last = &popped{model, top.ttl()}
 	w.popTC = top.tc()
-	w.ceiling = none
 	if !w.expose(top.bottom()) {
 		return Malformed
 	}
