@@ -131,7 +131,7 @@ func (o *NHLFE) check() error {
 		case in.Op.ends() && i < last:
 			return fmt.Errorf("%s stands behind %s, which ends the list: leave one away", &o.List[i+1], in)
 		case !in.Op.ends() && i == last:
-			return fmt.Errorf("the list ends in %s: end it in send, peek, forward, by-tc, by-dscp, by-hash, deliver or drop", in)
+			return fmt.Errorf("the list ends in %s: end it in %s", in, endings)
 		case in.Op == OpEntropy && (o.List[i+1].Op != OpPush || o.List[i+1].Label == ImplicitNull):
 			return fmt.Errorf("%s stands behind entropy: put the push of the tunnel's label there", &o.List[i+1])
 		}

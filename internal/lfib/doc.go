@@ -49,6 +49,6 @@
 // explicit nulls that are popped without an entry, and by choices. A list pops at most
 // MaxDepth labels and pushes at most MaxPush. No more than MaxForwards NHLFEs forward to one
 // another, and a list that pushes before it chooses makes at most MaxForms forms. A Table is
-// not for two goroutines at once. An NHLFE of three instructions takes about 700 bytes
+// not for two goroutines at once. An NHLFE of three instructions takes about 600 bytes
 // of memory, an ILM entry about 70.
 package lfib

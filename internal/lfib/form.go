@@ -20,8 +20,8 @@ import (
 //     to it, with the TTL and TC it got.
 //  4. TC, TCMap write to the label on top, DSCP, DSCPMap to the bare IP header
 //     (mpls_malformed if it is the other way round, mpls_payload if it is not IP).
-//  5. OpPeek: the label on top is looked up; with none left it is OpDeliver, as the seed
-//     of this grammar, and the kernel's "dev lo", have it.
+//  5. OpPeek: the label on top is looked up; with none left it is OpDeliver, as it is in
+//     MPLS-Linux and with the kernel's "dev lo".
 //  6. OpDeliver: mpls_malformed with a label left, mpls_payload if it is not IP.
 //  7. OpSend: a bare payload must be IP (mpls_payload), a swap have its label
 //     (mpls_malformed); TTLs (mpls_ttl_zero of 0, mpls_ttl of 1); then the pushes, innermost

@@ -260,8 +260,8 @@ func (w *walk) hash() uint32 {
 	return fnvHash(HashKey(w.packet, w.labelled))
 }
 
-// deliver gives the IP packet to the kernel. That is not forwarding: no TTL is checked
-// (RFC 3443 §3.5), but a uniform LSP's TTL is handed on.
+// deliver gives the IP packet to the kernel. That is not forwarding, so no TTL is checked; a
+// uniform LSP's is handed on.
 func (w *walk) deliver() string {
 	switch {
 	case !w.bare:

@@ -310,4 +310,6 @@ func (r *reader) mac() net.HardwareAddr {
 	return mac
 }
 
-var errNoInstruction = errors.New("the list has no instruction: end it in send, peek, forward, by-tc, by-dscp, by-hash, deliver or drop")
+const endings = "send, peek, forward, by-tc, by-dscp, by-hash, deliver or drop"
+
+var errNoInstruction = errors.New("the list has no instruction: end it in " + endings)

@@ -86,7 +86,7 @@ func TestParseExpands(t *testing.T) {
 		"nhlfe add 7 by-hash 8*1":             {"nhlfe add 7 by-hash 8"},
 		"route add 100 as 200/300 via inet 10.0.0.2 dev eth1": {
 			"nhlfe add 2147483748 pop push 300 push 200 send dev eth1 via inet 10.0.0.2", "ilm add 100 nhlfe 2147483748"},
-		"route replace 100 as to 200 dev eth1 via inet6 fe80::1 ttl-propagate disabled": {
+		"route replace 100 ttl-propagate disabled dev eth1 via inet6 fe80::1 as to 200": {
 			"nhlfe replace 2147483748 ttl pipe pop push 200 send dev eth1 via inet6 fe80::1", "ilm replace 100 nhlfe 2147483748"},
 		"route add 100 via link 02:00:00:00:00:01 dev eth1": {
 			"nhlfe add 2147483748 pop send dev eth1 lladdr 02:00:00:00:00:01", "ilm add 100 nhlfe 2147483748"},
@@ -181,11 +181,12 @@ func TestParseRefuses(t *testing.T) {
 		"map add m,n tc-to-dscp 1:1":                     `"m,n" is no name of a map`,
 		"space set eth1":                                 `the line ends where space is wanted`,
 		"space set eth1 255":                             `space "255"`,
-		"route add 100 as 200":                           `the route has no next hop: write`,
-		"route add 100 via inet 10.0.0.2":                `names no port: write "dev PORT"`,
+		"route add 100 as 200":                           `the route names no port: write`,
+		"route add 100 via inet 10.0.0.2":                `the route names no port: write`,
 		"route add 100 dev eth1":                         `dev eth1 names no next hop`,
 		"route add 100 as 200 dev lo":                    `dev lo ends the label here`,
 		"route add 100 via inet 10.0.0.2 dev a dev b":    `"dev" stands twice`,
+		"route add 100 nexthop via inet 10.0.0.2 dev a":  `"nexthop" is no part of a route: use as, via`,
 		"route add 3 via inet 10.0.0.2 dev a":            `label 3 is implicit null`,
 		"route add 100 as 200/1 via inet 10.0.0.2 dev a": `push 1: the label is special-purpose`,
 	} {

@@ -86,58 +86,55 @@ func (r *reader) route(verb Verb) []Change {
 		return []Change{{verb, entry}, {verb, n}}
 	}
 	entry.NHLFE = n.ID
+	var out Send
 	var pushes []string
-	if r.accept("as") {
-		r.accept("to")
-		pushes = strings.Split(r.word("labels"), "/")
+	seen := map[string]bool{}
+	for w := r.next(); w != ""; w = r.next() {
+		r.at++
+		if seen[w] {
+			r.fail("%q stands twice, and a route has one next hop: for several use an nhlfe with by-hash", w)
+		}
+		seen[w] = true
+		switch {
+		case w == "as":
+			r.accept("to")
+			pushes = strings.Split(r.word("labels"), "/")
+		case w == "dev":
+			out.Port = r.name("a port")
+		case w == "via" && r.accept("link"):
+			out.MAC = r.mac()
+		case w == "via":
+			out.Via = r.via()
+		case w == "ttl-propagate":
+			n.Model = Model(r.oneOf("ttl-propagate", []string{Uniform: "enabled", Pipe: "disabled"}))
+		default:
+			r.fail("%q is no part of a route: use as, via, dev, ttl-propagate", w)
+		}
 	}
-	n.List = make([]Instruction, 1, len(pushes)+2)
-	n.List[0].Op = OpPop
-	for _, text := range slices.Backward(pushes) { // the outermost is written first
-		label := Label(r.parse("label", text, 0, uint64(MaxLabel)))
-		n.List = append(n.List, Instruction{Op: OpPush, Label: label})
-	}
-	var out *Send
-	if w := r.next(); w == "via" || w == "dev" {
-		out = r.hop()
-	}
-	if r.accept("ttl-propagate") {
-		n.Model = Model(r.oneOf("ttl-propagate", []string{Uniform: "enabled", Pipe: "disabled"}))
-	}
-	switch {
-	case out == nil:
-		r.fail("the route has no next hop: write \"via inet ADDR dev PORT\", or \"dev lo\" for labels that end here")
-	case out.Port != "lo":
-		n.List = append(n.List, Instruction{Op: OpSend, Port: out.Port, Via: out.Via, MAC: out.MAC})
-	case len(n.List) > 1 || out.Via.IsValid() || out.MAC != nil:
-		r.fail("dev lo ends the label here: leave \"as\" and \"via\" away")
-	default:
-		n.List = append(n.List, Instruction{Op: OpPeek})
-	}
+	n.List = r.routeList(pushes, &out)
 	return []Change{{verb, n}, {verb, entry}}
 }
 
-// hop reads via [inet|inet6|link] ADDR dev PORT, in either order.
-func (r *reader) hop() *Send {
-	var s Send
-	for w := r.next(); w == "via" || w == "dev"; w = r.next() {
-		r.at++
-		switch {
-		case w == "dev" && s.Port == "":
-			s.Port = r.name("a port")
-		case w == "via" && r.accept("link") && s.MAC == nil:
-			s.MAC = r.mac()
-		case w == "via" && !s.Via.IsValid() && s.MAC == nil:
-			s.Via = r.via()
-		default:
-			r.fail("%q stands twice: a route has one next hop; use an nhlfe with by-hash for several", w)
-		}
-	}
+// routeList is the list that swaps a label for others, the outermost written first, and sends.
+// The port lo stands for labels that end here, as it does for the kernel.
+func (r *reader) routeList(pushes []string, out *Send) []Instruction {
+	here := out.Port == "lo"
 	switch {
-	case s.Port == "":
-		r.fail("the next hop names no port: write \"dev PORT\"")
-	case s.Port != "lo" && !s.Via.IsValid() && s.MAC == nil:
-		r.fail("dev %s names no next hop: write \"via inet ADDR\"", s.Port)
+	case out.Port == "":
+		r.fail("the route names no port: write \"via inet ADDR dev PORT\", or \"dev lo\" for a label that ends here")
+	case here && (len(pushes) > 0 || out.Via.IsValid() || out.MAC != nil):
+		r.fail("dev lo ends the label here: leave \"as\" and \"via\" away")
+	case !here && !out.Via.IsValid() && out.MAC == nil:
+		r.fail("dev %s names no next hop: write \"via inet ADDR\" before it", out.Port)
 	}
-	return &s
+	list := make([]Instruction, 1, len(pushes)+2)
+	list[0].Op = OpPop
+	if here {
+		return append(list, Instruction{Op: OpPeek})
+	}
+	for _, text := range slices.Backward(pushes) {
+		label := Label(r.parse("label", text, 0, uint64(MaxLabel)))
+		list = append(list, Instruction{Op: OpPush, Label: label})
+	}
+	return append(list, Instruction{Op: OpSend, Port: out.Port, Via: out.Via, MAC: out.MAC})
 }

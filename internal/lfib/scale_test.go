@@ -103,6 +103,22 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
+// One change of a tunnel that ten thousand others forward to: all their forms are made again.
+func BenchmarkChangeOfTunnel(b *testing.B) {
+	tab := table(b, "nhlfe add 1 push 20 send dev wan via inet 10.0.0.2")
+	for i := range 10_000 {
+		apply(b, tab, fmt.Sprintf("nhlfe add %d swap %d forward 1", 2+i, 16+i))
+	}
+	for i := 0; b.Loop(); i++ {
+		c := apply(b, tab, fmt.Sprintf("nhlfe replace 1 push %d send dev wan via inet 10.0.0.2", 16+i))
+		for _, id := range c.Touched.NHLFEs {
+			if _, err := tab.Form(id); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
+
 // BenchmarkMemory measures no time: what an entry of each kind holds.
 func BenchmarkMemory(b *testing.B) {
 	held := func() uint64 {
