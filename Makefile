@@ -16,7 +16,7 @@ export CGO_ENABLED := 0
 # A clone that belongs to another user than root has no history that git would tell.
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
-GENERATED := $(foreach o,tc xdp health traffic/bpf,$(addprefix internal/dataplane/$(o)_x86_bpfel,.go .o))
+GENERATED := $(foreach o,tc xdp mpls health traffic/bpf,$(addprefix internal/dataplane/$(o)_x86_bpfel,.go .o))
 BENCHES := firewall flows rules tcp connections instructions changes attacks
 # The cases of `shunt bench instructions` that are ours to change.
 OURS := shunt-xdp shunt-xdp6 shunt-tc shunt-tax

@@ -17,11 +17,12 @@
 #include <linux/types.h>
 
 enum abi {
-	ABI_VERSION = 4,
+	ABI_VERSION = 5,
 	WAYS = 2,		/* slots in a bucket */
 	MAX_PORTS = 256,	/* attached interfaces, and rows of counters per stage */
 	SIGHTINGS = 32,		/* sighted packets under way per CPU */
-	TALLY = 64,		/* counters in a row: whole cache lines, no two CPUs share one */
+	TALLY = 128,		/* counters in a row: whole cache lines, no two CPUs share one */
+	RATES = 64,		/* reasons that may be given a rate: the first of them */
 	SLOT_SIZE = 192,	/* three cache lines; an IPv4 hit in the first of four places touches two */
 	SIGHTING_SIZE = 192,	/* three, but only two where policy has no rules */
 	GEN_NEVER = 0,		/* no generation has this number */
@@ -38,7 +39,8 @@ enum stage {
 	STAGE_XDP = 0,
 	STAGE_TC_INGRESS = 1,
 	STAGE_TC_EGRESS = 2,
-	STAGES = 3,
+	STAGE_MPLS = 3,		/* labelled frames, in XDP; what is delivered goes on to STAGE_XDP */
+	STAGES = 4,
 };
 
 /*
@@ -115,6 +117,25 @@ enum reason {
 	/* what keeps one sender from harming the others: XDP and TC ingress */
 	REASON_SOURCE_FULL,		/* its source holds as many slots as one may */
 	REASON_POLICED,			/* over the rate of its reason: dropped */
+	/* what becomes of a labelled frame: MPLS */
+	REASON_MPLS_SWITCHED,
+	REASON_MPLS_DELIVERED,		/* popped; the packet goes on as if it had come without labels */
+	REASON_MPLS_OFF,		/* no label space on this port: the kernel's */
+	REASON_MPLS_MALFORMED,		/* ends before the bottom of its stack, or a label stands where it must not */
+	REASON_MPLS_NO_LABEL,		/* nobody has given it out (RFC 3031 3.18) */
+	REASON_MPLS_TTL,		/* would leave with 0: the daemon answers */
+	REASON_MPLS_TTL_ZERO,		/* came in with 0 */
+	REASON_MPLS_SPECIAL,		/* a special-purpose label that is not for here */
+	REASON_MPLS_ALERT,		/* router alert label: the daemon's */
+	REASON_MPLS_OAM,		/* generic associated channel label: the daemon's */
+	REASON_MPLS_PAYLOAD,		/* under the labels is not what they say */
+	REASON_MPLS_OVER_MTU,		/* the daemon answers, or cuts it */
+	REASON_MPLS_DEPTH,		/* over 16 look-ups */
+	REASON_MPLS_DISCARD,		/* as an NHLFE says, or none was chosen */
+	REASON_MPLS_NO_ADJACENCY,	/* neighbour or port are not there */
+	REASON_MPLS_ORPHANED,		/* the daemon is dead for longer than labels may live */
+	REASON_MPLS_EGRESS_GONE,
+	REASON_MPLS_NO_ROOM,		/* the driver leaves none in front of the frame */
 	REASONS,
 };
 
@@ -263,9 +284,9 @@ struct control {
 	__u64 secret[8];		/* odd: keys of the flow hash, random per start from nothing */
 	__u64 mix;			/* odd: its multiplier for the second choice */
 	__u64 policed;			/* a bit for each reason that has a rate */
-	struct rate rates[TALLY];	/* by reason */
+	struct rate rates[RATES];	/* by reason */
 	__u32 source_flows;		/* slots that one source may hold; 0: any number */
-	__u32 zero;
+	__u32 label_hold;		/* jiffies that labels are switched with the daemon dead */
 };
 
 /* Counters per CPU, stage and ifindex % MAX_PORTS. */
@@ -404,6 +425,13 @@ struct policies {
 /* The groups that a port is in, for either bank. */
 struct member {
 	__u32 groups[2];
+};
+
+/* XDP programs that call each other, by their row in `programs`. */
+enum program {
+	PROGRAM_XDP = 0,
+	PROGRAM_MPLS = 1,
+	PROGRAMS = 2,
 };
 
 _Static_assert((int)REASONS < (int)TALLY, "tally");

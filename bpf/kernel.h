@@ -108,4 +108,11 @@ enum { NF_INET_PRE_ROUTING = 0, NF_IP_PRI_CONNTRACK = -200, HOOKS_MAX = 32 };
 
 extern void *bpf_cast_to_kern_ctx(void *obj) __ksym;
 
+/* A loop that the verifier goes round until it learns nothing new, and not once for each turn
+ * (kernel/bpf/bpf_iter.c). */
+struct counting { __u64 state; };
+extern int bpf_iter_num_new(struct counting *it, int start, int end) __ksym;
+extern int *bpf_iter_num_next(struct counting *it) __ksym;
+extern void bpf_iter_num_destroy(struct counting *it) __ksym;
+
 #endif

@@ -85,7 +85,7 @@ struct sources sources SEC(".data.sources");
 /* By reason. XDP and TC ingress write, each on its CPU; the daemon reads what was dropped. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, TALLY);
+	__uint(max_entries, RATES);
 	__type(key, __u32);
 	__type(value, struct meter);
 } meters SEC(".maps");
@@ -98,5 +98,14 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, EVENTS);
 } events SEC(".maps");
+
+/* XDP programs, which call each other. The daemon writes: without the second one, labelled
+ * frames are the kernel's. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, PROGRAMS);
+	__type(key, __u32);
+	__type(value, __u32);
+} programs SEC(".maps");
 
 #endif

@@ -22,7 +22,7 @@
  * full again. A function of its own: its registers are not the caller's. */
 static __noinline int meter_spent(enum reason reason)
 {
-	const volatile struct rate *r = &ctl.rates[reason & (TALLY - 1)];
+	const volatile struct rate *r = &ctl.rates[reason & (RATES - 1)];
 	__u32 key = reason;
 	struct meter *m = bpf_map_lookup_elem(&meters, &key);
 	__u64 now = bpf_ktime_get_ns();

@@ -38,13 +38,6 @@ static __always_inline int port_fits(const __u16 *range, __u16 wire)
 	return port >= range[0] && port <= range[1];
 }
 
-/* kernel/bpf/bpf_iter.c: the verifier looks at the body of such a loop until it learns
- * nothing new, and not once for each rule. */
-struct counting { __u64 state; };
-extern int bpf_iter_num_new(struct counting *it, int start, int end) __ksym;
-extern int *bpf_iter_num_next(struct counting *it) __ksym;
-extern void bpf_iter_num_destroy(struct counting *it) __ksym;
-
 /* Rules are about what the ruleset sees, somewhere between the two ends: an address that
  * is rewritten on the way counts in both its forms. */
 static __always_inline int rule_fits(const struct policy_rule *r, const struct sighting *g)

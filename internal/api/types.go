@@ -21,6 +21,7 @@ const (
 	StageXDP       = "xdp"
 	StageTCIngress = "tc-ingress"
 	StageTCEgress  = "tc-egress"
+	StageMPLS      = "mpls" // labelled frames; those that are delivered go on to StageXDP
 )
 
 // What a port is to the fast path, as in Port.State.

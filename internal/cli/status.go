@@ -85,7 +85,10 @@ func counted(numbers map[string]uint64) (words []string) {
 
 // countersTable has a row for each reason, the most frequent first.
 func countersTable(counters map[string]map[string]uint64) *table {
-	stages := []string{api.StageXDP, api.StageTCIngress, api.StageTCEgress}
+	stages, heads := []string{api.StageXDP, api.StageTCIngress, api.StageTCEgress}, []string{"REASON", ">XDP", ">TC INGRESS", ">TC EGRESS"}
+	if len(counters[api.StageMPLS]) > 0 {
+		stages, heads = append(stages, api.StageMPLS), append(heads, ">MPLS")
+	}
 	most := map[string]uint64{}
 	for _, stage := range stages {
 		for name, n := range counters[stage] {
@@ -95,7 +98,7 @@ func countersTable(counters map[string]map[string]uint64) *table {
 	names := slices.SortedFunc(maps.Keys(most), func(a, b string) int {
 		return cmp.Or(cmp.Compare(most[b], most[a]), cmp.Compare(a, b))
 	})
-	t := newTable("REASON", ">XDP", ">TC INGRESS", ">TC EGRESS", "MEANING")
+	t := newTable(append(heads, "MEANING")...)
 	for _, name := range names {
 		row := []any{name}
 		for _, stage := range stages {

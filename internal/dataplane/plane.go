@@ -195,15 +195,20 @@ func sizeSpecs(spec *ebpf.CollectionSpec, o Options) {
 		flowsMap: o.Flows * int(tcAbiSLOT_SIZE), armedMap: o.Flows / 8, sightingsMap: cpus() * sightingsOfCPU,
 		countersMap: cpus() * countersOfCPU, transmitsMap: cpus() * transmitsOfCPU, notebooksMap: cpus() * notebookSize,
 	} {
-		m := spec.Maps[name]
-		if m == nil {
-			continue
-		}
-		m.ValueSize = uint32(size)
-		m.Key, m.Value = nil, nil // the kernel would compare the size with theirs
-		m.Contents = nil          // zeros, as many as are needed
-		delete(spec.Variables, strings.TrimPrefix(name, ".data."))
+		resize(spec, name, size)
 	}
+}
+
+// resize sets the length in bytes of a global variable that has a map of its own.
+func resize(spec *ebpf.CollectionSpec, name string, size int) {
+	m := spec.Maps[name]
+	if m == nil {
+		return
+	}
+	m.ValueSize = uint32(size)
+	m.Key, m.Value = nil, nil // the kernel would compare the size with theirs
+	m.Contents = nil          // zeros, as many as are needed
+	delete(spec.Variables, strings.TrimPrefix(name, ".data."))
 }
 
 // cpus is the number of CPUs that may ever be there, rounded up to a power of two.
@@ -289,6 +294,11 @@ func loadObject(read func() (*ebpf.CollectionSpec, error), o Options, opts ebpf.
 			}
 		}
 	}
+	return loadOver(spec, opts)
+}
+
+// loadOver loads an object over those maps of opts that it has.
+func loadOver(spec *ebpf.CollectionSpec, opts ebpf.CollectionOptions) (*ebpf.Collection, error) {
 	replace := map[string]*ebpf.Map{}
 	for name, m := range opts.MapReplacements {
 		if spec.Maps[name] != nil {

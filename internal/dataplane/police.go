@@ -42,7 +42,7 @@ func (p *Plane) setLong(offset uintptr, v uint64) {
 func (p *Plane) Policed() (map[string]uint64, error) {
 	dropped := map[string]uint64{}
 	var meters []tcMeter
-	for reason, word := range Reasons {
+	for reason, word := range Reasons[:tcAbiRATES] {
 		if err := p.maps["meters"].Lookup(uint32(reason), &meters); err != nil {
 			return nil, fmt.Errorf("meters: %w", err)
 		}

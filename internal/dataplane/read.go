@@ -11,13 +11,14 @@ import (
 )
 
 // Stages are the words for enum stage, in its order.
-var Stages = []string{"xdp", "tc-ingress", "tc-egress"}
+var Stages = []string{"xdp", "tc-ingress", "tc-egress", "mpls"}
 
 // Stage indices into Stages.
 const (
 	StageXDP       = int(tcStageSTAGE_XDP)
 	StageTCIngress = int(tcStageSTAGE_TC_INGRESS)
 	StageTCEgress  = int(tcStageSTAGE_TC_EGRESS)
+	StageMPLS      = int(tcStageSTAGE_MPLS)
 )
 
 // Reasons are the words for enum reason, in its order: the enum's names, read from the

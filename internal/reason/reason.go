@@ -29,6 +29,7 @@ const (
 	perPacket = "rule 7: what a rule enforces per packet cannot be repeated"
 	whole     = "rule 8: no packet is ever made from half of a rewrite"
 	sent      = "rule 9: a hit is a frame that really left"
+	switched  = "labels are switched by the tables that the operator or a routing daemon gives (RFC 3031)"
 	bounded   = "rule 12: memory is bounded; a full table means slow, never wrong"
 )
 
@@ -149,4 +150,35 @@ var table = map[string]meaning{
 		"see whether that host scans or floods; if it is a large server or a NAT, raise source_flows in the configuration"},
 	"policed": {"more packets of one reason than [police] allows; dropped instead of given to the kernel", operator,
 		"shunt status says of which reason; find who sends them, or raise its rate in [police]"},
+
+	// What becomes of a labelled frame.
+	"mpls_switched":  {"its labels were changed as the label tables say, and it was sent on", switched, ""},
+	"mpls_delivered": {"its labels ended here; the packet below goes on as if it had come without them", switched, ""},
+	"mpls_off": {"came with labels by a port that has no label space: the kernel's", operator,
+		"shunt mpls space set PORT 0"},
+	"mpls_malformed": {"ends before the bottom of its label stack, or a label stands where it must not", never,
+		"look at who sends it"},
+	"mpls_no_label": {"nobody has given out its label in the label space of this port; dropped (RFC 3031 3.18)", switched,
+		"shunt mpls ilm show; compare with what the neighbour sends"},
+	"mpls_ttl": {"its TTL ends here: the daemon answers (RFC 3032 2.3)", never, ""},
+	"mpls_ttl_zero": {"came in with a TTL of 0, which nobody may send; dropped", never,
+		"look at who sends it"},
+	"mpls_special": {"a special-purpose label that means nothing here; dropped (RFC 7274, 9017)", switched,
+		"look at who sends it"},
+	"mpls_alert": {"a router alert label: for this router's software", switched, ""},
+	"mpls_oam":   {"a generic associated channel: for this router's software (RFC 5586)", switched, ""},
+	"mpls_payload": {"below the labels is not what they say, or not told by its first four bits; dropped", switched,
+		"a label that ends here must carry IPv4 or IPv6"},
+	"mpls_over_mtu": {"with its labels larger than the MTU of its way out: the daemon answers", never,
+		"raise the port's MTU by 4 bytes for each label"},
+	"mpls_depth": {"over 16 label look-ups for one packet; dropped", bounded,
+		"pop several labels in one NHLFE"},
+	"mpls_discard": {"dropped by an NHLFE that says so, or that has none for this TC or DSCP", operator,
+		"shunt mpls nhlfe show; give by-tc or by-dscp a default"},
+	"mpls_no_adjacency": {"the neighbour that its NHLFE names is not there, or the port is down; dropped", switched,
+		"ip neigh show; look why the neighbour does not answer"},
+	"mpls_orphaned": {"the daemon is dead for longer than labels may live without it; dropped", prove,
+		"start shunt; [mpls] hold in the configuration says how long"},
+	"mpls_egress_gone": {"its way out went this very moment; dropped", sent, ""},
+	"mpls_no_room":     {"the driver leaves no room in front of the frame for more labels; dropped", never, ""},
 }

@@ -29,7 +29,7 @@ hit                  xdp tc-ingress
 paused               xdp tc-ingress
 not_ip               xdp tc-ingress
 vlan_tag             xdp tc-ingress
-not_host             xdp tc-ingress
+not_host             xdp tc-ingress mpls
 runt                 xdp tc-ingress
 malformed            xdp tc-ingress
 bad_checksum         xdp tc-ingress
@@ -87,6 +87,24 @@ excluded             tc-egress
 per_packet_rule      tc-egress
 source_full          xdp tc-ingress
 policed              xdp tc-ingress
+mpls_switched        mpls
+mpls_delivered       mpls
+mpls_off             mpls
+mpls_malformed       mpls
+mpls_no_label        mpls
+mpls_ttl             mpls
+mpls_ttl_zero        mpls
+mpls_special         mpls
+mpls_alert           mpls
+mpls_oam             mpls
+mpls_payload         mpls
+mpls_over_mtu        mpls
+mpls_depth           mpls
+mpls_discard         mpls
+mpls_no_adjacency    mpls
+mpls_orphaned        mpls
+mpls_egress_gone     mpls
+mpls_no_room         mpls
 `
 
 // exempt are reasons that no packet of this machine can reach, each with the evidence

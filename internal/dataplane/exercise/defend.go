@@ -7,8 +7,6 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
-
-	"shunt/internal/dataplane"
 )
 
 // Sources is the name of the map that counts the slots of each source.
@@ -66,8 +64,8 @@ func (r *Rig) Exhaust(empty bool) error {
 			meters[i].Full = math.MaxUint64
 		}
 	}
-	for reason := range dataplane.Reasons {
-		if err := r.maps["meters"].Put(uint32(reason), slices.Clone(meters)); err != nil {
+	for reason := range r.maps["meters"].MaxEntries() {
+		if err := r.maps["meters"].Put(reason, slices.Clone(meters)); err != nil {
 			return err
 		}
 	}

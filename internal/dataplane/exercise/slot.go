@@ -95,7 +95,7 @@ type Control struct {
 	Mix                             uint64
 	Policed                         uint64
 	Rates                           [64]Rate
-	SourceFlows, Zero               uint32
+	SourceFlows, LabelHold          uint32
 }
 
 // Rate is struct rate: nanoseconds between packets, and how far ahead of that they may be.

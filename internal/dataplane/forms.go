@@ -1,0 +1,261 @@
+package dataplane
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"shunt/internal/lfib"
+)
+
+// setAdjacency says where a way out leads now. Packets see the old neighbour or the new one. One
+// that nobody has spoken of leads nowhere.
+func (l *tables) setAdjacency(to *Adjacency) error {
+	if to.ID == 0 || to.ID >= mostAdjacencies {
+		return fmt.Errorf("over %d ways out of labels: use fewer neighbours", mostAdjacencies-1)
+	}
+	a := mplsAdjacency{Dmac: to.Destination, Smac: to.Source, Mtu: uint16(min(to.MTU, 0xffff)), Ifindex: uint32(to.Index)}
+	if to.Index != 0 {
+		var port tcPort
+		if l.plane.maps["ports"].Lookup(uint32(to.Index), &port) != nil {
+			a.Ifindex = 0 // not a port of shunt, or gone
+		}
+		a.Tx = uint16(port.Tx)
+	}
+	b := unsafe.Slice((*byte)(unsafe.Pointer(&a)), unsafe.Sizeof(a))
+	start := int64(to.ID) * int64(len(b))
+	m := l.memory["adjacencies"]
+	if a.Ifindex == 0 { // the word that says so
+		m.WriteAt(b[16:20], start+16)
+		return nil
+	}
+	for word := 0; word < len(b); word += 8 { // the first is the neighbour's MAC
+		m.WriteAt(b[word:word+8], start+int64(word))
+	}
+	return nil
+}
+
+// setMap writes a map of TCs by DSCP, or of DSCPs by TC.
+func (l *tables) setMap(m *LabelMap) error {
+	n, _, err := l.maps.get(m.Name)
+	if err != nil {
+		return fmt.Errorf("map %s: %w: %d are the most", m.Name, err, mplsMplsSizeLABEL_MAPS-1)
+	}
+	write(l, "label_maps", n, &mplsLabelMap{To: *m.To})
+	return nil
+}
+
+// setNHLFE has an NHLFE mean a form from now on. Packets see the old list or the new one. The
+// NHLFEs and maps that it names must have been set.
+func (l *tables) setNHLFE(id uint32, f *lfib.Form) error {
+	number, fresh, err := l.nhlfes.get(id)
+	if err != nil {
+		return fmt.Errorf("NHLFE %d: %w", id, full("NHLFEs", err))
+	}
+	m, err := l.make(f, ends[f.Does])
+	if err != nil {
+		l.unmake(m)
+		if fresh {
+			l.nhlfes.drop(id)
+		}
+		return fmt.Errorf("NHLFE %d: %w", id, full("NHLFEs", err))
+	}
+	old := l.made[number]
+	l.point(number, m.record)
+	l.made[number] = m
+	l.unmake(old)
+	return nil
+}
+
+// removeNHLFE takes an NHLFE away. No label and no other NHLFE may name it any more.
+func (l *tables) removeNHLFE(id uint32) {
+	number, ok := l.nhlfes.of[id]
+	if !ok {
+		return
+	}
+	l.unmake(l.made[number])
+	delete(l.made, number)
+	l.nhlfes.drop(id)
+	l.out.drop(id)
+}
+
+// point turns a number over to a record.
+func (l *tables) point(number, record uint32) {
+	var word [4]byte
+	binary.NativeEndian.PutUint32(word[:], record)
+	l.memory["nhlfe_rows"].WriteAt(word[:], int64(number)*4)
+}
+
+// make writes a form aside. What it returns beside an error is to be unmade.
+func (l *tables) make(f *lfib.Form, end mplsNhlfeEnd) (*made, error) {
+	m := &made{}
+	r, err := l.encode(f)
+	if err != nil {
+		return m, err
+	}
+	if f.Choice != nil {
+		if err := l.choice(f, m); err != nil {
+			return m, err
+		}
+		r.Choice = m.choice
+	}
+	r.End = uint8(end)
+	if m.record, err = l.records.take(); err != nil {
+		return m, err
+	}
+	write(l, "nhlfes", m.record, &r)
+	return m, nil
+}
+
+// choice writes the row that a form chooses by.
+func (l *tables) choice(f *lfib.Form, m *made) (err error) {
+	if m.choice, err = l.choices.take(); err != nil {
+		return err
+	}
+	var c mplsChoice
+	numbers := map[*lfib.Form]uint32{}
+	for i, target := range f.Choice {
+		switch {
+		case target.Form != nil:
+			n, ok := numbers[target.Form]
+			if !ok {
+				if n, err = l.nhlfes.take(); err != nil {
+					return err
+				}
+				m.inner = append(m.inner, n)
+				inner, err := l.make(target.Form, ends[target.Form.Does])
+				if err != nil {
+					l.unmake(inner)
+					return err
+				}
+				l.made[n], numbers[target.Form] = inner, n
+				l.point(n, inner.record)
+			}
+			c.Nhlfe[i] = n
+		case target.ID != 0:
+			n, ok := l.nhlfes.of[target.ID]
+			if !ok {
+				return fmt.Errorf("chooses NHLFE %d, which is not there", target.ID)
+			}
+			c.Nhlfe[i] = n
+		}
+	}
+	write(l, "choices", m.choice, &c)
+	return nil
+}
+
+// unmake gives back what make took, which nothing names any more. It stays as it is until it is
+// taken again: packets under way may still read it.
+func (l *tables) unmake(m *made) {
+	if m == nil {
+		return
+	}
+	l.records.give(m.record)
+	l.choices.give(m.choice)
+	for _, n := range m.inner {
+		l.unmake(l.made[n])
+		delete(l.made, n)
+		l.nhlfes.give(n)
+	}
+}
+
+// ends are the words of internal/lfib in those of the data path.
+var ends = map[lfib.Does]mplsNhlfeEnd{
+	lfib.OpSend: mplsNhlfeEndNHLFE_SEND, lfib.OpPeek: mplsNhlfeEndNHLFE_PEEK, lfib.OpDeliver: mplsNhlfeEndNHLFE_DELIVER,
+	lfib.OpDrop: mplsNhlfeEndNHLFE_DROP, lfib.OpByTC: mplsNhlfeEndNHLFE_BY_TC, lfib.OpByDSCP: mplsNhlfeEndNHLFE_BY_DSCP,
+	lfib.OpByHash: mplsNhlfeEndNHLFE_BY_HASH,
+}
+
+// encode is a form as the data path reads it, but for its choice.
+func (l *tables) encode(f *lfib.Form) (r mplsNhlfe, err error) {
+	r = mplsNhlfe{Pops: uint8(f.Pops), Mtu: uint16(f.MTU)}
+	if f.Swap {
+		r.Flags |= uint8(mplsNhlfeFlagNHLFE_SWAP)
+		r.Pops++
+	}
+	switch f.Model {
+	case lfib.Pipe:
+		r.Flags |= uint8(mplsNhlfeFlagNHLFE_PIPE)
+	case lfib.ShortPipe:
+		r.Flags |= uint8(mplsNhlfeFlagNHLFE_SHORT_PIPE)
+	}
+	if f.Space != nil {
+		r.Space = uint8(*f.Space) + 1
+		if _, err := l.space(*f.Space); err != nil {
+			return r, err
+		}
+	}
+	if f.TC != nil {
+		r.Flags |= uint8(mplsNhlfeFlagNHLFE_SET_TC)
+		r.Tc = *f.TC
+	}
+	if f.DSCP != nil {
+		r.Flags |= uint8(mplsNhlfeFlagNHLFE_SET_DSCP)
+		r.Dscp = *f.DSCP
+	}
+	if f.TCMap != "" {
+		r.Flags |= uint8(mplsNhlfeFlagNHLFE_MAP_TC)
+		if r.Tc, err = l.mapRow(f.TCMap); err != nil {
+			return r, err
+		}
+	}
+	if f.DSCPMap != "" {
+		r.Flags |= uint8(mplsNhlfeFlagNHLFE_MAP_DSCP)
+		if r.Dscp, err = l.mapRow(f.DSCPMap); err != nil {
+			return r, err
+		}
+	}
+	if f.Send != nil {
+		r.Adjacency = l.wayOut(f.Send)
+		var fresh bool
+		if r.Segment, fresh, err = l.out.get(f.End); err != nil {
+			return r, err
+		}
+		if fresh {
+			l.clear(out, r.Segment)
+		}
+	}
+	for _, p := range f.Push {
+		to, err := l.push(p, &r)
+		if err != nil {
+			return r, err
+		}
+		if p.Entropy { // <label, ELI, EL>, RFC 6790 4.2
+			r.Needs |= uint8(mplsNhlfeNeedNEED_HASH)
+			indicator := to
+			indicator.Lse = indicator.Lse&0xfff | uint32(lfib.ELI)<<12
+			r.Push[r.Pushes] = mplsPush{Flags: uint8(mplsPushFlagPUSH_ENTROPY | mplsPushFlagPUSH_TTL)}
+			r.Push[r.Pushes+1] = indicator
+			r.Pushes += 2
+		}
+		r.Push[r.Pushes] = to
+		r.Pushes++
+	}
+	return r, nil
+}
+
+func (l *tables) push(p lfib.Push, r *mplsNhlfe) (to mplsPush, err error) {
+	to.Lse = uint32(p.Label) << 12
+	if p.TC != nil {
+		to.Flags |= uint8(mplsPushFlagPUSH_TC)
+		to.Lse |= uint32(*p.TC) << 9
+	}
+	if p.TTL != nil {
+		to.Flags |= uint8(mplsPushFlagPUSH_TTL)
+		to.Lse |= uint32(*p.TTL)
+	}
+	if p.Map != "" {
+		to.Flags |= uint8(mplsPushFlagPUSH_MAP)
+		r.Needs |= uint8(mplsNhlfeNeedNEED_DSCP)
+		to.Map, err = l.mapRow(p.Map)
+	}
+	return to, err
+}
+
+func (l *tables) mapRow(name string) (uint8, error) {
+	n, ok := l.maps.of[name]
+	if !ok {
+		return 0, fmt.Errorf("map %s is not there", name)
+	}
+	return uint8(n), nil
+}

@@ -1,0 +1,181 @@
+package dataplane
+
+import (
+	"fmt"
+)
+
+// Labels is label switching on a Plane: none until the first update, then by tables that the
+// updates fill. What is in force goes on when this process ends. Not for two goroutines at once.
+type Labels struct {
+	plane  *Plane
+	size   LabelSizes
+	tables *tables
+}
+
+// Labels returns it, with so much room for its tables.
+func (p *Plane) Labels(size LabelSizes) *Labels { return &Labels{plane: p, size: size} }
+
+// Adjacencies returns those that an earlier daemon has put in force and that are to be kept: none,
+// for its tables are replaced as a whole.
+func (l *Labels) Adjacencies() ([]Adjacency, error) { return nil, nil }
+
+// UpdateLabels puts a transaction in force. Packets see each entry as it was or as it is. After an
+// error the same entries are to be written again, as they were before.
+func (l *Labels) UpdateLabels(u *LabelUpdate) error {
+	if l.tables == nil && u.nothing() {
+		if u.Whole {
+			return l.plane.noLabels()
+		}
+		return nil
+	}
+	if l.tables != nil && !u.Whole {
+		return l.tables.update(u)
+	}
+	fresh, err := l.plane.newTables(l.size)
+	if err != nil {
+		return err
+	}
+	if err := fresh.update(u); err != nil {
+		fresh.close()
+		return err
+	}
+	if err := fresh.use(); err != nil {
+		fresh.close()
+		return err
+	}
+	l.Close()
+	l.tables = fresh
+	return nil
+}
+
+func (u *LabelUpdate) nothing() bool {
+	return len(u.Adjacencies)+len(u.Maps)+len(u.NHLFEs)+len(u.ILM)+len(u.FTN)+len(u.Ports) == 0
+}
+
+// Close lets go of the tables, which stay in force.
+func (l *Labels) Close() error {
+	if l.tables != nil {
+		l.tables.close()
+	}
+	return nil
+}
+
+// update writes all that is named before what names it, and takes away in the other order.
+func (l *tables) update(u *LabelUpdate) error {
+	l.wayOut = u.AdjacencyOf
+	if err := l.adjacencies(u.Adjacencies); err != nil {
+		return err
+	}
+	for i := range u.Maps {
+		if u.Maps[i].To == nil {
+			continue
+		}
+		if err := l.setMap(&u.Maps[i]); err != nil {
+			return err
+		}
+	}
+	if err := l.lists(u.NHLFEs); err != nil {
+		return err
+	}
+	for i := range u.ILM {
+		if u.ILM[i].NHLFE == [8]uint32{} {
+			l.removeLabel(LabelKey{u.ILM[i].Space, u.ILM[i].Label})
+		} else if err := l.setLabel(&u.ILM[i]); err != nil {
+			return err
+		}
+	}
+	for _, p := range u.Ports {
+		if err := l.setPort(p); err != nil {
+			return err
+		}
+	}
+	for _, n := range u.NHLFEs {
+		if n.Form == nil {
+			l.removeNHLFE(n.ID)
+		}
+	}
+	for _, m := range u.Maps {
+		if m.To == nil {
+			l.maps.drop(m.Name)
+		}
+	}
+	return nil
+}
+
+// adjacencies writes ways out. A row that leads nowhere and is to lead to somebody again may have
+// been another one's: it rests until nobody can be on his way there.
+func (l *tables) adjacencies(list []Adjacency) error {
+	waited := false
+	for i := range list {
+		a := &list[i]
+		if a.Index != 0 && l.adjacent[a.ID] == lapsed && !waited {
+			grace()
+			waited = true
+		}
+		if err := l.setAdjacency(a); err != nil {
+			return err
+		}
+		l.adjacent[a.ID] = lapsed
+		if a.Index != 0 {
+			l.adjacent[a.ID] = leads
+		}
+	}
+	return nil
+}
+
+// What a row of adjacencies is.
+const (
+	unused = iota
+	leads
+	lapsed
+)
+
+// lists writes NHLFEs. All get their numbers first: they may choose one another.
+func (l *tables) lists(list []NHLFE) error {
+	for _, n := range list {
+		if n.Form == nil {
+			continue
+		}
+		if _, _, err := l.nhlfes.get(n.ID); err != nil {
+			return fmt.Errorf("nhlfe %d: %w", n.ID, full("NHLFEs", err))
+		}
+	}
+	for _, n := range list {
+		if n.Form == nil {
+			continue
+		}
+		if err := l.setNHLFE(n.ID, n.Form); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// LabelStats reads all counters.
+func (l *Labels) LabelStats() (LabelStats, error) {
+	s := LabelStats{In: map[LabelKey]Segment{}, Out: map[uint32]Segment{}, Ports: map[int]LabelPortStats{}}
+	if l.tables != nil {
+		for key, row := range l.tables.in.of {
+			s.In[key] = l.tables.counted(in, row)
+		}
+		for id, row := range l.tables.out.of {
+			s.Out[id] = l.tables.counted(out, row)
+		}
+	}
+	for index := range l.plane.ports {
+		c, err := l.plane.Counters(StageMPLS, index)
+		if err != nil {
+			return s, err
+		}
+		port := LabelPortStats{LookupFailures: c.Of("mpls_no_label"), Reasons: map[string]uint64{}}
+		for reason, n := range c.Packets {
+			if word := Reasons[reason]; n > 0 && word != "mpls_switched" {
+				port.Reasons[word] = n
+			}
+		}
+		if len(port.Reasons) > 0 {
+			s.Ports[index] = port
+		}
+	}
+	return s, nil
+}

@@ -1,0 +1,336 @@
+package dataplane
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+
+	"shunt/internal/lfib"
+)
+
+// LabelSizes say how much label switching may take. The memory is taken as it begins: for each
+// NHLFE 340 bytes and 32 per CPU, for each label 32 per CPU, and 8 MB for each label space in
+// use. All are rounded up to a power of two.
+type LabelSizes struct {
+	Labels int // ILM entries
+	NHLFEs int
+}
+
+// tables are those of one mpls.bpf.c. They begin empty and are used from use() on, with
+// all that was said before; the ones that were in use go then. So a new daemon can build its
+// tables aside while those of the daemon before go on.
+//
+// Nothing is changed where a packet may be reading it: an entry gets a row of its own, then
+// one word names the new row. The old one is used again when every packet is through that
+// could see it (rows.go).
+type tables struct {
+	plane  *Plane
+	coll   *ebpf.Collection
+	memory map[string]*ebpf.Memory
+	spaces map[lfib.Space]*space
+
+	nhlfes   rows[uint32]        // by ID: the number that stands in ilm.nhlfe and in choices
+	records  row                 // of nhlfes: what a number stands for at the moment
+	made     map[uint32]*made    // by number
+	byTC     map[LabelKey]uint32 // numbers of choices that were made for labels
+	choices  row
+	wayOut   func(*lfib.Send) uint32 // its adjacency, which is its row
+	adjacent map[uint32]int          // rows: unused, leads or lapsed
+	maps     rows[string]
+	in       rows[LabelKey]
+	out      rows[uint32]
+	segments int            // rows of a CPU
+	since    [2][]time.Time // when the counters of in- and out-segments began, by row
+}
+
+// made is what a number of nhlfe_rows takes.
+type made struct {
+	record uint32
+	choice uint32
+	inner  []uint32 // numbers of the forms behind a choice that have no ID
+}
+
+// space is the inner map of a label space.
+type space struct {
+	m      *ebpf.Map
+	memory *ebpf.Memory
+}
+
+// labelSections are the global variables of bpf/maps_mpls.h.
+var labelSections = []string{"nhlfe_rows", "nhlfes", "choices", "adjacencies", "label_maps", "label_ports", "in_segments", "out_segments"}
+
+// choiceShare and spare: NHLFEs that choose are few, and replaced ones rest for a while.
+const (
+	choiceShare     = 16
+	mostAdjacencies = 4096
+)
+
+func power(n int) int { return 1 << bits.Len(uint(max(n, 63))) }
+
+// newTables makes empty ones.
+func (p *Plane) newTables(size LabelSizes) (*tables, error) {
+	nhlfes, segments := power(size.NHLFEs), power(max(size.Labels, size.NHLFEs))
+	records, choices := 2*nhlfes, max(nhlfes/choiceShare, 64)
+	spec, err := loadMpls()
+	if err != nil {
+		return nil, err
+	}
+	for name, length := range map[string]int{
+		"nhlfe_rows": nhlfes * 4, "nhlfes": records * sizeOf[mplsNhlfe](), "choices": choices * sizeOf[mplsChoice](),
+		"adjacencies": mostAdjacencies * sizeOf[mplsAdjacency](),
+		"in_segments": cpus() * segments * sizeOf[mplsSegment](), "out_segments": cpus() * segments * sizeOf[mplsSegment](),
+	} {
+		resize(spec, ".data."+name, length)
+	}
+	for name, n := range map[string]int{"nhlfe_mask": nhlfes, "row_mask": records, "choice_mask": choices,
+		"adjacency_mask": mostAdjacencies, "segment_mask": segments} {
+		if err := spec.Variables[name].Set(uint32(n - 1)); err != nil {
+			return nil, err
+		}
+	}
+	if err := spec.Variables["cpu_mask"].Set(uint32(cpus() - 1)); err != nil {
+		return nil, err
+	}
+	for name, m := range p.maps { // as they were sized
+		if mine := spec.Maps[name]; mine != nil {
+			mine.ValueSize, mine.MaxEntries = m.ValueSize(), m.MaxEntries()
+			mine.Key, mine.Value, mine.Contents = nil, nil, nil
+			delete(spec.Variables, strings.TrimPrefix(name, ".data."))
+		}
+	}
+	coll, err := loadOver(spec, ebpf.CollectionOptions{MapReplacements: p.maps})
+	if err != nil {
+		return nil, fmt.Errorf("label switching: %w", err)
+	}
+	l := &tables{
+		plane: p, adjacent: map[uint32]int{}, coll: coll, memory: map[string]*ebpf.Memory{}, spaces: map[lfib.Space]*space{}, made: map[uint32]*made{}, byTC: map[LabelKey]uint32{},
+		nhlfes: newRows[uint32](nhlfes), records: row{most: uint32(records - 1)}, choices: row{most: uint32(choices - 1)},
+		maps: newRows[string](int(mplsMplsSizeLABEL_MAPS)),
+		in:   newRows[LabelKey](segments), out: newRows[uint32](segments), segments: segments,
+		since: [2][]time.Time{make([]time.Time, segments), make([]time.Time, segments)},
+	}
+	for _, name := range labelSections {
+		if l.memory[name], err = coll.Maps[".data."+name].Memory(); err != nil {
+			l.close()
+			return nil, fmt.Errorf("label switching: %s: %w", name, err)
+		}
+	}
+	return l, nil
+}
+
+// use has labelled frames go by these tables from now on.
+func (l *tables) use() error {
+	programs := l.plane.maps["programs"]
+	if err := programs.Put(uint32(mplsProgramPROGRAM_XDP), l.plane.xdp); err != nil {
+		return fmt.Errorf("label switching: %w", err)
+	}
+	if err := programs.Put(uint32(mplsProgramPROGRAM_MPLS), l.coll.Programs["shunt_mpls"]); err != nil {
+		return fmt.Errorf("label switching: %w", err)
+	}
+	return nil
+}
+
+// noLabels leaves labelled frames to the kernel.
+func (p *Plane) noLabels() error {
+	for _, n := range []uint32{uint32(mplsProgramPROGRAM_MPLS), uint32(mplsProgramPROGRAM_XDP)} {
+		if err := p.maps["programs"].Delete(n); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("label switching: %w", err)
+		}
+	}
+	return nil
+}
+
+// SetLabelHold says for how many jiffies labels are switched with the daemon dead; 0: for ever.
+func (p *Plane) SetLabelHold(jiffies uint32) {
+	var c tcControl
+	p.setWord(unsafe.Offsetof(c.LabelHold), jiffies)
+}
+
+// close lets go of the tables. Those in use go on.
+func (l *tables) close() {
+	for _, s := range l.spaces {
+		s.m.Close()
+	}
+	l.coll.Close()
+}
+
+func sizeOf[T any]() int { var x T; return int(unsafe.Sizeof(x)) }
+
+// write puts a row into a table, all at once to the eye of Go, in any order to that of a packet.
+func write[T any](l *tables, table string, n uint32, x *T) {
+	b := unsafe.Slice((*byte)(unsafe.Pointer(x)), unsafe.Sizeof(*x))
+	l.memory[table].WriteAt(b, int64(n)*int64(len(b)))
+}
+
+// setPort gives a port a label space, or none if space is under 0. Of ports whose ifindexes
+// are alike modulo MAX_PORTS only one can have one.
+func (l *tables) setPort(to LabelPort) error {
+	n := uint32(to.Index) % uint32(tcAbiMAX_PORTS)
+	var p mplsLabelPort
+	l.memory["label_ports"].ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(&p)), unsafe.Sizeof(p)), int64(n)*int64(unsafe.Sizeof(p)))
+	taken := p.Ifindex != 0 && p.Ifindex != uint32(to.Index)
+	if to.Space < 0 {
+		if !taken {
+			write(l, "label_ports", n, &mplsLabelPort{})
+		}
+		return nil
+	}
+	if taken {
+		return fmt.Errorf("ports with ifindex %d and %d cannot both have a label space: make one of them anew, for another ifindex", p.Ifindex, to.Index)
+	}
+	if _, err := l.space(lfib.Space(to.Space)); err != nil {
+		return err
+	}
+	write(l, "label_ports", n, &mplsLabelPort{Ifindex: uint32(to.Index), Space: uint16(to.Space + 1), Mac: to.MAC})
+	return nil
+}
+
+// space is the table of a label space, which is made if it is not there.
+func (l *tables) space(n lfib.Space) (*space, error) {
+	if s := l.spaces[n]; s != nil {
+		return s, nil
+	}
+	inner := l.coll.Maps["label_spaces"]
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: uint32(mplsMplsSizeLABELS), Flags: mmapable})
+	if err == nil {
+		err = inner.Put(uint32(n), m)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("label space %d: %w", n, err)
+	}
+	memory, err := m.Memory()
+	if err != nil {
+		return nil, fmt.Errorf("label space %d: %w", n, err)
+	}
+	l.spaces[n] = &space{m, memory}
+	return l.spaces[n], nil
+}
+
+const mmapable = 1 << 10 // BPF_F_MMAPABLE
+
+// setLabel has a label mean, by its TC, NHLFEs that were set before; 0 is none. Its counters
+// begin at 0 if it is new.
+func (l *tables) setLabel(i *ILM) error {
+	s, err := l.space(i.Space)
+	if err != nil {
+		return err
+	}
+	key, label := LabelKey{i.Space, i.Label}, i.Label
+	segment, fresh, err := l.in.get(key)
+	if err != nil {
+		return fmt.Errorf("label %d: %w", label, full("labels", err))
+	}
+	if fresh {
+		l.clear(in, segment)
+	}
+	number, chooses, err := l.numberOf(&i.NHLFE)
+	if err != nil {
+		if fresh {
+			l.in.drop(key)
+		}
+		return fmt.Errorf("label %d: %w", label, full("NHLFEs", err))
+	}
+	var word [8]byte
+	binary.NativeEndian.PutUint32(word[:], number)
+	binary.NativeEndian.PutUint32(word[4:], segment)
+	s.memory.WriteAt(word[:], int64(label)*8)
+	l.forgetChoice(key)
+	if chooses {
+		l.byTC[key] = number
+	}
+	return nil
+}
+
+// numberOf is the number of an NHLFE, or of a choice between several that is made for the caller.
+func (l *tables) numberOf(byTC *[8]uint32) (number uint32, chooses bool, err error) {
+	if *byTC == [8]uint32{byTC[0], byTC[0], byTC[0], byTC[0], byTC[0], byTC[0], byTC[0], byTC[0]} {
+		number, ok := l.nhlfes.of[byTC[0]]
+		if !ok {
+			err = fmt.Errorf("no NHLFE %d", byTC[0])
+		}
+		return number, false, err
+	}
+	f := &lfib.Form{Does: lfib.OpByTC, Choice: &[64]lfib.Target{}}
+	for tc, id := range byTC {
+		if _, ok := l.nhlfes.of[id]; id != 0 && !ok {
+			return 0, false, fmt.Errorf("no NHLFE %d", id)
+		}
+		f.Choice[tc].ID = id
+	}
+	if number, err = l.nhlfes.take(); err != nil {
+		return 0, true, err
+	}
+	m, err := l.make(f, mplsNhlfeEndNHLFE_BY_LABEL)
+	if err != nil {
+		l.unmake(m)
+		l.nhlfes.give(number)
+		return 0, true, err
+	}
+	l.made[number] = m
+	l.point(number, m.record)
+	return number, true, nil
+}
+
+// forgetChoice gives back what a label that goes by TC had made. No packet will be led there.
+func (l *tables) forgetChoice(key LabelKey) {
+	number, ok := l.byTC[key]
+	if !ok {
+		return
+	}
+	l.unmake(l.made[number])
+	delete(l.made, number)
+	delete(l.byTC, key)
+	l.nhlfes.give(number)
+}
+
+// removeLabel takes a label away.
+func (l *tables) removeLabel(key LabelKey) {
+	if s := l.spaces[key.Space]; s != nil {
+		s.memory.WriteAt(make([]byte, 8), int64(key.Label)*8)
+	}
+	l.forgetChoice(key)
+	l.in.drop(key)
+}
+
+func full(what string, err error) error {
+	if errors.Is(err, errNoRoom) {
+		return fmt.Errorf("the table of %s is full: raise %q in the configuration", what, "labels")
+	}
+	return err
+}
+
+// The two kinds of segments.
+const (
+	in = iota
+	out
+)
+
+var segmentTables = [2]string{"in_segments", "out_segments"}
+
+// clear sets a segment's counters to 0, on all CPUs. Nobody counts into it.
+func (l *tables) clear(kind int, n uint32) {
+	for cpu := range cpus() {
+		write(l, segmentTables[kind], uint32(cpu*l.segments)+n, &mplsSegment{})
+	}
+	l.since[kind][n] = time.Now()
+}
+
+// counted sums a segment's counters over all CPUs.
+func (l *tables) counted(kind int, n uint32) Segment {
+	sum := Segment{Since: l.since[kind][n]}
+	for cpu := range cpus() {
+		var s mplsSegment
+		l.memory[segmentTables[kind]].ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(&s)), unsafe.Sizeof(s)), int64(uint32(cpu*l.segments)+n)*int64(unsafe.Sizeof(s)))
+		sum.Packets += s.Packets
+		sum.Octets += s.Octets
+		sum.Errors += s.Errors
+		sum.Discards += s.Discards
+	}
+	return sum
+}
