@@ -97,6 +97,7 @@ func (t *touched) add(e kernel.Event, isPort func(int) bool) {
 		t.connection(e.Ended)
 	case kernel.EventConntrackLost:
 		t.unheard = true
+	case kernel.EventNeighNew: // nothing was learned of one that was not there
 	default: // addresses, rules, next hops, IPsec, forwarding and its like
 		t.all = true
 	}

@@ -135,8 +135,8 @@ func neighbour(t *testing.T, typ netlink.HeaderType, state uint16, mac string, h
 	return m
 }
 
-// TestDeletedNeighbour: what comes back under the MAC of before is no news, under another
-// one it is a change of what was learned.
+// TestDeletedNeighbour: what comes back under the MAC of before is no change of what was
+// learned, and like any other that is new; under another one it is a change.
 func TestDeletedNeighbour(t *testing.T) {
 	const was, is = "\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02"
 	d := newRouteDecoder()
@@ -145,18 +145,19 @@ func TestDeletedNeighbour(t *testing.T) {
 		state uint16
 		mac   string
 		tell  bool
-		old   string
+		kind  EventKind
+		told  string
 	}{
-		{unix.RTM_NEWNEIGH, unix.NUD_REACHABLE, was, false, ""},
-		{unix.RTM_DELNEIGH, unix.NUD_STALE, was, true, was},
-		{unix.RTM_NEWNEIGH, unix.NUD_INCOMPLETE, "", false, ""},
-		{unix.RTM_NEWNEIGH, unix.NUD_REACHABLE, was, false, was},
-		{unix.RTM_DELNEIGH, unix.NUD_STALE, was, true, was},
-		{unix.RTM_NEWNEIGH, unix.NUD_REACHABLE, is, true, was},
-		{unix.RTM_NEWNEIGH, unix.NUD_STALE, is, false, is},
+		{unix.RTM_NEWNEIGH, unix.NUD_REACHABLE, was, true, EventNeighNew, was},
+		{unix.RTM_DELNEIGH, unix.NUD_STALE, was, true, EventNeigh, was},
+		{unix.RTM_NEWNEIGH, unix.NUD_INCOMPLETE, "", false, EventNeigh, ""},
+		{unix.RTM_NEWNEIGH, unix.NUD_REACHABLE, was, true, EventNeighNew, was},
+		{unix.RTM_DELNEIGH, unix.NUD_STALE, was, true, EventNeigh, was},
+		{unix.RTM_NEWNEIGH, unix.NUD_REACHABLE, is, true, EventNeigh, was},
+		{unix.RTM_NEWNEIGH, unix.NUD_STALE, is, false, EventNeigh, is},
 	} {
 		e, tell, err := d.decode(neighbour(t, s.typ, s.state, s.mac, 2))
-		if err != nil || tell != s.tell || string(e.MAC) != s.old || e.Deleted != (s.typ == unix.RTM_DELNEIGH) {
+		if err != nil || tell != s.tell || e.Kind != s.kind || string(e.MAC) != s.told || e.Deleted != (s.typ == unix.RTM_DELNEIGH) {
 			t.Errorf("step %d: %+v, told %v, %v", i, e, tell, err)
 		}
 	}

@@ -90,9 +90,10 @@ func Links() ([]Link, error) {
 	return links, nil
 }
 
+const skipStats = 1 << 3 // RTEXT_FILTER_SKIP_STATS
+
 // linkTable dumps the interfaces, without the statistics that nobody here reads.
 func linkTable() ([]Link, error) {
-	const skipStats = 1 << 3 // RTEXT_FILTER_SKIP_STATS
 	ae := netlink.NewAttributeEncoder()
 	ae.Uint32(unix.IFLA_EXT_MASK, skipStats)
 	ext, err := ae.Encode()

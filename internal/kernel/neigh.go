@@ -17,9 +17,9 @@ const usable = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE | unix.N
 // neigh tells of a neighbour that was known and now has another MAC or none. One that
 // was deleted may come back with another MAC: entries learned from the old one are wrong
 // then, so MACs are remembered beyond deletion, and Resync is told when they no longer
-// can be. A truly new neighbour is no news: no entry is learned from it. Proxy entries are not
-// neighbours, and the kernel makes up neighbours for groups as it needs them. The family
-// AF_BRIDGE is about forwarding databases.
+// can be. A truly new neighbour is told as such: no entry is learned from it, but it may be
+// waited for. Proxy entries are not neighbours, and the kernel makes up neighbours for groups
+// as it needs them. The family AF_BRIDGE is about forwarding databases.
 func (d *routeDecoder) neigh(m netlink.Message) (Event, bool, error) {
 	if len(m.Data) < sizeofNdmsg {
 		return Event{}, false, fmt.Errorf("neighbour message of %d bytes", len(m.Data))
@@ -47,6 +47,7 @@ func (d *routeDecoder) neigh(m netlink.Message) (Event, bool, error) {
 	gone := m.Header.Type == unix.RTM_DELNEIGH
 	valid := !gone && state&usable != 0
 	old, known := d.neighbours[key]
+	fresh := valid && !known
 	delete(d.neighbours, key)
 	switch {
 	case valid:
@@ -63,7 +64,11 @@ func (d *routeDecoder) neigh(m netlink.Message) (Event, bool, error) {
 	}
 	e := Event{Kind: EventNeigh, Index: key.index, Deleted: gone, MAC: net.HardwareAddr(old),
 		Prefix: netip.PrefixFrom(key.addr, key.addr.BitLen())}
-	return e, known && (!valid || old != mac), nil
+	changed := known && (!valid || old != mac)
+	if fresh && !changed {
+		e.Kind, e.MAC = EventNeighNew, net.HardwareAddr(mac)
+	}
+	return e, fresh || changed, nil
 }
 
 // fdb tells of a MAC that a bridge (or another device with a forwarding database) learned

@@ -33,11 +33,12 @@ const (
 	EventFDB                            // a MAC that a bridge learned, moved or forgot
 	EventConntrack                      // a connection that was deleted before its time
 	EventConntrackLost                  // connections were deleted, and which ones was lost
+	EventNeighNew                       // a neighbour that the kernel can send to now, and could not before
 	eventKinds
 )
 
 var eventNames = [eventKinds]string{"resync", "link", "addr", "route", "rule", "neigh", "nexthop",
-	"qdisc", "filter", "nftables", "xdp-features", "netconf", "xfrm", "fdb", "conntrack", "conntrack-lost"}
+	"qdisc", "filter", "nftables", "xdp-features", "netconf", "xfrm", "fdb", "conntrack", "conntrack-lost", "neigh-new"}
 
 // String returns the kind's word, as counters and logs use it.
 func (k EventKind) String() string {
@@ -55,10 +56,10 @@ type Event struct {
 	Name    string       // Link: its name; Nftables: the program that changed the rules
 	Link    LinkChange   // Link: what is new about it; 0: nothing that a packet could meet
 	Table   uint32       // Route: the routing table
-	Prefix  netip.Prefix // Addr, Route (destination), Neigh (the neighbour's address)
+	Prefix  netip.Prefix // Addr, Route (destination), Neigh and NeighNew (the neighbour's address)
 	// MAC is, for Neigh, the one the neighbour had until now, or before it was deleted.
 	// A neighbour that the kernel forgot because nobody used it is Deleted too, so an
-	// event whose MAC no entry uses can be ignored. For FDB it is the one it is about.
+	// event whose MAC no entry uses can be ignored. For FDB and NeighNew it is the one it is about.
 	MAC net.HardwareAddr
 	// Elements is, for Nftables, everything that the transaction can have changed: what
 	// comes from these addresses or goes to them. nil: anything.
