@@ -29,6 +29,7 @@ type fakeBackend struct {
 	query   ExplainQuery
 	paused  []bool
 	stopped int
+	mpls    fakeMPLS
 }
 
 func (b *fakeBackend) Status() (Status, error) { return b.status, b.err }
@@ -49,6 +50,7 @@ func (b *fakeBackend) Differences() ([]Difference, error) {
 }
 func (b *fakeBackend) Pause(on bool) error { b.paused = append(b.paused, on); return b.err }
 func (b *fakeBackend) Stop() error         { b.stopped++; return b.err }
+func (b *fakeBackend) MPLS() MPLS          { return &b.mpls }
 
 // start serves b on a real socket for the length of the test.
 func start(t *testing.T, b Backend) (client *Client, socket string) {

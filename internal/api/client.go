@@ -21,8 +21,9 @@ var ErrNoDaemon = errors.New("no daemon answers")
 // Client asks a daemon. Its methods return errors of one line that name the socket and
 // the fix, or the daemon's own words.
 type Client struct {
-	socket string
-	http   http.Client
+	socket  string
+	http    http.Client // gives up after a minute
+	patient http.Client // never does
 }
 
 // NewClient makes a client of the daemon at a socket, without connecting to it.
@@ -31,7 +32,8 @@ func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "unix", socket)
 	}
-	return &Client{socket, http.Client{Transport: &http.Transport{DialContext: dial}, Timeout: time.Minute}}
+	transport := &http.Transport{DialContext: dial}
+	return &Client{socket, http.Client{Transport: transport, Timeout: time.Minute}, http.Client{Transport: transport}}
 }
 
 // Status asks for the daemon at a glance.
@@ -81,25 +83,53 @@ func get[T any](ctx context.Context, c *Client, name string, values url.Values) 
 	return ask[T](ctx, c, http.MethodGet, name, values)
 }
 
-// ask is one exchange. The host's name in the URL is not used by anybody.
+// ask is one exchange without a body.
 func ask[T any](ctx context.Context, c *Client, method, name string, values url.Values) (answer T, err error) {
-	address := url.URL{Scheme: "http", Host: "shunt", Path: "/v1/" + name, RawQuery: values.Encode()}
-	request, err := http.NewRequestWithContext(ctx, method, address.String(), nil)
+	response, err := c.exchange(ctx, exchange{method: method, name: name, values: values})
 	if err != nil {
 		return answer, err
 	}
-	response, err := c.http.Do(request)
+	return answer, c.read(response, &answer)
+}
+
+// exchange is a request to be made.
+type exchange struct {
+	method, name string
+	values       url.Values
+	body         io.Reader
+	patient      bool // only ctx ends it
+}
+
+// exchange returns the answer of a request that the daemon did not refuse. The host's name in
+// the URL is not used by anybody.
+func (c *Client) exchange(ctx context.Context, x exchange) (*http.Response, error) {
+	address := url.URL{Scheme: "http", Host: "shunt", Path: "/v1/" + x.name, RawQuery: x.values.Encode()}
+	request, err := http.NewRequestWithContext(ctx, x.method, address.String(), x.body)
 	if err != nil {
-		return answer, c.explain(err)
+		return nil, err
 	}
-	defer response.Body.Close()
+	client := &c.http
+	if x.patient {
+		client = &c.patient
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, c.explain(err)
+	}
 	if response.StatusCode != http.StatusOK {
-		return answer, c.failure(response)
+		defer response.Body.Close()
+		return nil, c.failure(response)
 	}
-	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
-		return answer, fmt.Errorf("%s: the answer cannot be read, is the daemon of another version? (%v)", c.socket, err)
+	return response, nil
+}
+
+// read decodes an answer's body, and closes it.
+func (c *Client) read(response *http.Response, answer any) error {
+	defer response.Body.Close()
+	if err := json.NewDecoder(response.Body).Decode(answer); err != nil {
+		return fmt.Errorf("%s: the answer cannot be read, is the daemon of another version? (%v)", c.socket, err)
 	}
-	return answer, nil
+	return nil
 }
 
 // explain says what a failed exchange means to the operator.

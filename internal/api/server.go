@@ -36,6 +36,8 @@ type Backend interface {
 	// Stop begins the daemon's end, which takes its programs and maps away with it. It
 	// returns before that is done.
 	Stop() error
+	// MPLS returns the part that is about labels.
+	MPLS() MPLS
 }
 
 // failure is the body of every answer that is not 200.
@@ -83,9 +85,11 @@ func Listen(socket string) (net.Listener, error) {
 	return &guarded{UnixListener: l.(*net.UnixListener)}, nil
 }
 
-// Serve answers until ctx ends, then lets open requests finish for up to two seconds. It
-// closes the listener, and returns nil if it was ctx that ended it.
+// Serve answers until ctx ends, then lets open requests finish for up to two seconds; those
+// that go on until somebody hangs up end with ctx. It closes the listener, and returns nil
+// if it was ctx that ended it.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	s.http.BaseContext = func(net.Listener) context.Context { return ctx }
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(done)
@@ -130,6 +134,7 @@ func (s *Server) routes() http.Handler {
 	} {
 		mux.HandleFunc("POST /v1/"+name, answer(func(*http.Request) (any, error) { return struct{}{}, do() }))
 	}
+	routeMPLS(mux, b.MPLS())
 	return mux
 }
 

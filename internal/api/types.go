@@ -1,5 +1,5 @@
 // Package api is what the daemon says to everybody else: HTTP and JSON over a
-// unix socket, with one file for the words (types.go), one for each end.
+// unix socket, with one file for the words (types.go; mpls.go for labels), one for each end.
 //
 // The daemon implements Backend and hands it to a Server; the command line, and
 // any program that speaks HTTP, asks through a Client. The field names below are
@@ -8,7 +8,8 @@
 // is always a word that package reason explains.
 //
 // Limits: one answer is one JSON document, flows included, held in memory while it is
-// written (about 600 bytes a flow); there are no subscriptions.
+// written (about 600 bytes a flow); the one subscription there is, to changes of labels, is
+// JSON lines.
 package api
 
 import (

@@ -48,6 +48,7 @@ type fake struct {
 	query        api.ExplainQuery
 	differences  []api.Difference
 	filter       api.FlowFilter
+	mpls         *fakeMPLS
 }
 
 func (f *fake) Status() (api.Status, error) { return f.status, f.err }
@@ -74,6 +75,7 @@ func (f *fake) Explain(q api.ExplainQuery) ([]api.Explanation, error) {
 func (f *fake) Doctor() ([]api.Check, error) { return f.checks, f.err }
 func (f *fake) Pause(on bool) error          { f.paused = append(f.paused, on); return f.err }
 func (f *fake) Stop() error                  { return f.stop() }
+func (f *fake) MPLS() api.MPLS               { return f.mpls }
 
 // serve runs a backend's server for the length of the test, and returns its state
 // directory.

@@ -2,7 +2,7 @@
 // commands are its clients.
 //
 // Nouns read (status, ports, flows, top, explain, doctor) and verbs write (run, stop,
-// pause, resume). Every noun asks the daemon's API, and prints the answer through one
+// pause, resume); mpls has tables, with a verb behind each as iproute2 has. Every noun asks the daemon's API, and prints the answer through one
 // printer: as a text for people, or with --json exactly as the API gave it. Exit codes:
 // 0 done, 1 failed, 2 wrong use; an error is one line on stderr.
 //
@@ -130,7 +130,7 @@ lease that the kernel must prove again, and any change it announces is obeyed at
 	root.AddCommand(
 		e.runCommand(), e.stopCommand(), e.pauseCommand(), e.resumeCommand(),
 		e.statusCommand(), e.portsCommand(), e.flowsCommand(), e.topCommand(), e.explainCommand(),
-		e.doctorCommand(), e.labCommand(), e.benchCommand(), e.versionCommand(),
+		e.doctorCommand(), e.labCommand(), e.benchCommand(), e.versionCommand(), e.mplsCommand(),
 	)
 	return root
 }

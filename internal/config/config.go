@@ -31,12 +31,15 @@ const (
 // Paths are the places of one daemon. Two daemons may run side by side, in different
 // network namespaces, if both directories differ.
 type Paths struct {
-	State string // directory of the lock and the socket
+	State string // directory of the lock, the socket and the journal
 	BPFFS string // directory in a bpf file system, of the pinned programs and maps
 }
 
 // Socket is where the daemon answers.
 func (p Paths) Socket() string { return filepath.Join(p.State, "api.sock") }
+
+// Labels is the journal of the label tables.
+func (p Paths) Labels() string { return filepath.Join(p.State, "mpls.journal") }
 
 // Lock is the file that the living daemon holds locked.
 func (p Paths) Lock() string { return filepath.Join(p.State, "lock") }

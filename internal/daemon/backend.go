@@ -157,3 +157,6 @@ func (d *Daemon) Stop() error {
 	}
 	return nil
 }
+
+// MPLS implements api.Backend.
+func (d *Daemon) MPLS() api.MPLS { return d.labels }

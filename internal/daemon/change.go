@@ -56,7 +56,10 @@ func (d *Daemon) follow(ctx context.Context, events <-chan kernel.Event, look ch
 			if !ok {
 				return
 			}
-			d.announce(e, c)
+			d.labels.news.hear(e)
+			if e.Kind != kernel.EventNeighNew { // which is no change to a flow
+				d.announce(e, c)
+			}
 		case <-c.timer.C:
 			d.tick(c, look)
 		}

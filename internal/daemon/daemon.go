@@ -2,13 +2,15 @@
 // data path what changed, and answers the API.
 //
 // It keeps no packet state. What it knows can be read again at any time (ports from the
-// kernel, flows from the pinned maps), so that a new daemon takes over where a dead one
-// stopped, and nothing forwards differently in between: leases end by themselves.
+// kernel, flows from the pinned maps, labels from their journal), so that a new daemon takes
+// over where a dead one stopped, and nothing forwards differently in between: leases end by
+// themselves.
 //
 // One goroutine owns the ports (loop in this file) and asks the kernel about them without
 // a lock; the API reads what it showed of them last. Another one (follow) obeys what the
 // kernel announces, and waits for nobody: what a change can have touched must prove itself
-// again (scope.go). Limit: one daemon serves one network namespace.
+// again (scope.go). Label switching (mpls.go) is beside all that. Limit: one daemon serves one
+// network namespace.
 package daemon
 
 import (
@@ -54,6 +56,7 @@ type Daemon struct {
 	hooks   func(kernel.Link) ([]string, error) // kernel.Hooks, but in tests
 	ports   map[int]*port                       // loop's: configured interfaces that are there now, by ifindex
 	rules   *rulebook                           // which flows may be fast
+	labels  *labels                             // label switching
 
 	mu     sync.Mutex        // what loop and the API share
 	shown  []shown           // the ports, as of the last review; replaced, never changed
@@ -147,6 +150,7 @@ func open(cfg config.Config, paths config.Paths) (*Daemon, error) {
 	}
 	d.lease = leaseControl{base: cfg.Lease}
 	d.rules = newRulebook(cfg, d.plane, d.log)
+	d.labels = newLabels(d.log, tablesOnly{}, d.showing, cfg.Exact())
 	d.plane.Configure(dataplane.Settings{
 		Threshold: cfg.Threshold, HZ: hz, TCP: cfg.TCP,
 		Lease: d.jiffies(cfg.Lease), LeaseLive: d.jiffies(cfg.Lease), Verify: cfg.Verify,
@@ -224,6 +228,11 @@ func (d *Daemon) serve(ctx context.Context) error {
 		return err
 	}
 	defer ct.Close()
+	resolver, err := kernel.OpenResolver()
+	if err != nil {
+		return err
+	}
+	defer resolver.Close()
 	hear, stopHearing, err := d.plane.Events()
 	if err != nil {
 		return err
@@ -233,9 +242,10 @@ func (d *Daemon) serve(ctx context.Context) error {
 		stopHearing()
 		return err
 	}
-	if err := d.dropRights(); err != nil {
+	if err := errors.Join(d.labels.begin(d.paths.Labels(), resolver), d.dropRights()); err != nil {
 		return errors.Join(err, stopHearing(), listener.Close())
 	}
+	defer d.labels.end()
 	d.ready = true
 	defer os.Remove(d.paths.Socket())
 
@@ -249,6 +259,7 @@ func (d *Daemon) serve(ctx context.Context) error {
 	g.Go(func() error { <-ctx.Done(); return stopHearing() })
 	look := make(chan bool, 1)
 	g.Go(func() error { d.follow(ctx, events, look); return nil })
+	g.Go(func() error { d.labels.run(ctx); return nil })
 	g.Go(func() error {
 		defer cancel()
 		return d.loop(ctx, look)

@@ -70,9 +70,10 @@ func (p *place) undo() {
 	}
 }
 
-// remove takes lock, socket and directory away; a directory with something else in it, or
-// that belongs to others, stays.
+// remove takes journal, lock, socket and directory away; a directory with something else in it,
+// or that belongs to others, stays.
 func (p *place) remove() error {
+	removeJournal(p.paths.Labels())
 	os.Remove(p.paths.Socket())
 	err := os.Remove(p.paths.Lock())
 	os.Remove(p.paths.State)

@@ -62,7 +62,7 @@ func blocks(t *testing.T) []block {
 
 var (
 	comment   = regexp.MustCompile(`(^|\s)#.*`)
-	separator = regexp.MustCompile(`\|\||&&|[|;]`)
+	separator = regexp.MustCompile(`\|\||&&|[|;>]`)
 	inline    = regexp.MustCompile("`(shunt [a-z][^`]*|make [a-z-]+)`")
 	target    = regexp.MustCompile(`(?m)^([a-z-]+):`)
 )

@@ -148,17 +148,28 @@ var shapes = map[string]string{
 	"string": "text", "bool": "true or false", "int": "number", "uint8": "number", "uint32": "number", "uint64": "number",
 	"float64": "number", "time.Time": "time", "netip.AddrPort": "address:port",
 	"map[string]uint64": "object of numbers", "map[string]map[string]uint64": "object of objects of numbers",
+	"map[string]int": "object of numbers", "netip.Prefix": "address/length",
 }
 
 func TestFieldsOfTheAPI(t *testing.T) {
-	fset := token.NewFileSet()
-	file, err := parser.ParseFile(fset, "types.go", read(t, "internal/api/types.go"), parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var b strings.Builder
-	word := constantWords(file)
 	written := 0
+	for _, name := range []string{"types.go", "mpls.go"} {
+		file, err := parser.ParseFile(token.NewFileSet(), name, read(t, "internal/api/"+name), parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		written += typesOf(t, &b, file)
+	}
+	if written < 5 {
+		t.Fatalf("only %d types found", written)
+	}
+	hold(t, "docs/api.md", section(t, "docs/api.md", "fields", b.String()))
+}
+
+// typesOf writes the types and the words of a file, and returns how many types there were.
+func typesOf(t *testing.T, b *strings.Builder, file *ast.File) (written int) {
+	word := constantWords(file)
 	for _, decl := range file.Decls {
 		d, ok := decl.(*ast.GenDecl)
 		if !ok {
@@ -167,19 +178,16 @@ func TestFieldsOfTheAPI(t *testing.T) {
 		for _, spec := range d.Specs {
 			if ts, ok := spec.(*ast.TypeSpec); ok {
 				if st, ok := ts.Type.(*ast.StructType); ok && tagged(st) {
-					fields(t, &b, d.Doc.Text(), ts.Name.Name, st, word)
+					fields(t, b, d.Doc.Text(), ts.Name.Name, st, word)
 					written++
 				}
 			}
 		}
 		if d.Tok == token.CONST {
-			constants(&b, d)
+			constants(b, d)
 		}
 	}
-	if written < 5 {
-		t.Fatalf("only %d types found", written)
-	}
-	hold(t, "docs/api.md", section(t, "docs/api.md", "fields", b.String()))
+	return written
 }
 
 func tagged(st *ast.StructType) bool {

@@ -1,0 +1,33 @@
+package daemon
+
+import (
+	"net/netip"
+
+	"shunt/internal/dataplane"
+	"shunt/internal/kernel"
+)
+
+// labelPlane is what the data path does for label switching.
+type labelPlane interface {
+	// Adjacencies returns those that an earlier daemon has put in force.
+	Adjacencies() ([]dataplane.Adjacency, error)
+	// UpdateLabels puts a transaction in force. After an error the same entries are written
+	// again, as they were before.
+	UpdateLabels(*dataplane.LabelUpdate) error
+	// LabelStats reads all counters.
+	LabelStats() (dataplane.LabelStats, error)
+}
+
+// resolver is what the kernel knows of ways out: kernel.Resolver.
+type resolver interface {
+	Link(name string) (kernel.Link, error)
+	Neighbour(index int, addr netip.Addr) (kernel.Neighbour, error)
+	Use(index int, addr netip.Addr) error
+}
+
+// tablesOnly is a data path that switches no labels: tables are judged, kept and shown.
+type tablesOnly struct{}
+
+func (tablesOnly) Adjacencies() ([]dataplane.Adjacency, error)     { return nil, nil }
+func (tablesOnly) UpdateLabels(*dataplane.LabelUpdate) error       { return nil }
+func (tablesOnly) LabelStats() (s dataplane.LabelStats, err error) { return s, nil }

@@ -1,0 +1,144 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"shunt/internal/api"
+	"shunt/internal/lab"
+)
+
+// labelsApply makes changes to the label tables.
+func (r *rig) labelsApply(lines ...string) {
+	r.t.Helper()
+	if _, err := r.api.MPLSApply(context.Background(), api.MPLSChange{Lines: lines, Origin: "e2e"}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) labelsSaved() []string {
+	r.t.Helper()
+	var text strings.Builder
+	if err := r.api.MPLSSave(context.Background(), &text); err != nil {
+		r.t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(text.String()), "\n")
+}
+
+// wayOut is the state of an NHLFE's way out, and why it is down.
+func (r *rig) wayOut(id uint32) (state, reason string) {
+	r.t.Helper()
+	list, err := r.api.MPLSNHLFE(context.Background(), api.MPLSFilter{ID: &id})
+	if err != nil || len(list) != 1 {
+		r.t.Fatalf("nhlfe %d: %+v, %v", id, list, err)
+	}
+	return list[0].State, list[0].Reason
+}
+
+// TestLabelsOutliveTheDaemon: killed, terminated or upgraded, it has the tables again; after stop
+// nothing is left of them.
+func TestLabelsOutliveTheDaemon(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, lab.FirewallOptions{Neighbours: true})
+	r.start(program, both...)
+	want := []string{"nhlfe add 7 swap 200 send dev wan via inet " + r.Server.V4.Addr().String(), "ilm add 100 nhlfe 7", "space set lan 0"}
+	r.labelsApply(want...)
+	for _, step := range []struct {
+		name string
+		do   func()
+	}{
+		{"killed", func() { r.daemon.Kill9(); r.start(program, both...) }},
+		{"terminated", func() { r.terminate(); r.start(program, both...) }},
+		{"killed as it wrote", func() {
+			r.daemon.Kill9()
+			file, err := os.OpenFile(filepath.Join(r.State(), "mpls.journal"), os.O_APPEND|os.O_WRONLY, 0)
+			r.must(err)
+			_, err = file.WriteString(`{"time":"2026-07-01T12:0`)
+			r.must(err)
+			r.must(file.Close())
+			r.start(program, both...)
+			if !strings.Contains(r.daemon.Log(), "never answered and is left out") {
+				t.Error("a torn journal is not told")
+			}
+		}},
+	} {
+		step.do()
+		if got := r.labelsSaved(); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", step.name, got, want)
+		}
+		if state, why := r.wayOut(7); state != api.MPLSUp {
+			t.Errorf("%s: %s: %s", step.name, state, why)
+		}
+	}
+	if out, err := r.LAN.NS.Run("ip", "neigh", "show", "dev", "wan"); err != nil || strings.Count(out, "PERMANENT") < 2 {
+		t.Errorf("neighbours that were set by hand: %v\n%s", err, out)
+	}
+	r.must(r.daemon.Stop())
+	if left, _ := filepath.Glob(filepath.Join(r.State(), "*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// TestWayOutFollowsTheNeighbour: one that nobody has asked for yet is asked for, kept, found
+// silent, and found again; what becomes of it is told in order.
+func TestWayOutFollowsTheNeighbour(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, lab.FirewallOptions{})
+	// what takes a minute by default: to find a neighbour stale, and to ask for it in vain
+	for key, value := range map[string]string{"base_reachable_time_ms": "300", "delay_first_probe_time": "1", "retrans_time_ms": "100"} {
+		r.must(r.LAN.NS.Sysctl("net.ipv4.neigh.wan."+key, value))
+	}
+	r.start(program, both...)
+	ctx, cancel := context.WithCancel(context.Background())
+	events, ended := make(chan api.MPLSEvent, 1000), make(chan error, 1)
+	ready := make(chan bool, 1000)
+	go func() {
+		ended <- r.api.MPLSMonitor(ctx, func(e api.MPLSEvent) error {
+			if e.Kind == "map" {
+				ready <- true
+			} else {
+				events <- e
+			}
+			return nil
+		})
+	}()
+	r.eventually("the monitor listens", patience, func() bool {
+		r.labelsApply("map replace begin tc-to-dscp 0:0", "map del begin")
+		return len(ready) > 0
+	})
+	server := r.Server.V4.Addr().String()
+	r.labelsApply("nhlfe add 7 swap 200 send dev wan via inet " + server)
+	is := func(want string) func() bool {
+		return func() bool { state, _ := r.wayOut(7); return state == want }
+	}
+	r.eventually("the neighbour has answered", patience, is(api.MPLSUp))
+	r.must(r.Server.NS.IP("link set eth0 arp off"))
+	r.eventually("it is silent, and found to be", patience, is(api.MPLSDown))
+	if _, why := r.wayOut(7); !strings.Contains(why, "the neighbour") {
+		t.Errorf("down: %s", why)
+	}
+	r.must(r.Server.NS.IP("link set eth0 arp on"))
+	r.eventually("it answers again", patience, is(api.MPLSUp))
+	r.must(r.LAN.NS.IP("link set wan down"))
+	r.eventually("the port is down", patience, is(api.MPLSDown))
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	var verbs []string
+	for len(events) > 0 {
+		e := <-events
+		if e.Kind == "adjacency" && (len(verbs) == 0 || verbs[len(verbs)-1] != e.Verb) {
+			verbs = append(verbs, e.Verb)
+		}
+	}
+	if got := strings.Join(verbs, " "); !strings.HasSuffix(got, "up down up down") {
+		t.Errorf("told: %s", got)
+	}
+	r.must(r.daemon.Signal(syscall.SIGTERM))
+}
