@@ -52,18 +52,17 @@ static __always_inline __u64 mix_packet(__u64 h, const void *data, const void *e
 __noinline __u32 hash_of(struct xdp_md *ctx)
 {
 	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	__u32 at = ETH_HLEN, lse, label;
+	__u32 at = ETH_HLEN + nothing(), lse;
 	__u64 h = 0;
 
 	for (int i = 0; i < LABEL_DEEP && lse_at(data, end, at, &lse); i++) {
 		at += LSE;
-		label = label_in(lse);
-		if (label == ELI && !(lse & BOTTOM))	/* what follows it says all */
+		if (label_in(lse) == ELI && !(lse & BOTTOM))	/* what follows it says all */
 			return lse_at(data, end, at, &lse) ? mix(0, label_in(lse)) >> 32 : 0;
-		if (label == EXTENSION && !(lse & BOTTOM) && lse_at(data, end, at, &lse))
+		if (label_in(lse) == EXTENSION && !(lse & BOTTOM) && lse_at(data, end, at, &lse))
 			at += LSE;	/* what follows it is special, too (RFC 7274 3.1) */
-		else if (label >= SPECIAL)
-			h = mix(h, label);
+		else if (label_in(lse) >= SPECIAL)
+			h = mix(h, label_in(lse));
 		if (lse & BOTTOM)
 			return mix_packet(h, data, end, at) >> 32;
 	}

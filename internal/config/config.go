@@ -73,6 +73,15 @@ const (
 // AutoSourceFlows stands for a quarter of the table.
 const AutoSourceFlows = -1
 
+// Label switching: the defaults, and the bounds.
+const (
+	DefaultLabels    = 4096
+	minLabels        = 64
+	maxLabels        = 1 << 20
+	DefaultLabelHold = 2 * time.Minute // as long as a graceful restart takes: RFC 4781 6
+	maxLabelHold     = 24 * time.Hour
+)
+
 // Config is what the daemon is to do. Every value is within its bounds.
 type Config struct {
 	Ports     []string        // interface names, shell wildcards allowed (path.Match)
@@ -90,6 +99,9 @@ type Config struct {
 
 	SourceFlows int             // slots that one source may hold, or AutoSourceFlows; see SourceLimit
 	Police      map[string]Rate // by reason, one of Policeable
+
+	Labels    int           // entries of the label tables: so many labels, and so many NHLFEs
+	LabelHold time.Duration // how long labels are switched with the daemon dead; 0: for ever
 }
 
 // Default is the configuration of an empty file. It names no port.
@@ -106,6 +118,9 @@ func Default() Config {
 
 		SourceFlows: AutoSourceFlows,
 		Police:      map[string]Rate{},
+
+		Labels:    DefaultLabels,
+		LabelHold: DefaultLabelHold,
 	}
 }
 
@@ -146,6 +161,8 @@ var allowed = map[string]string{
 	"ports.*.xdp": `are "auto", "on", "off"`,
 
 	"source_flows": "is a number of slots from 0 to 2097152",
+	"labels":       "is a number of entries from 64 to 1048576",
+	"label_hold":   `is a duration from "0s" to "24h"`,
 	"police":       "is a table of rates by reason, such as [police]",
 	"police.*":     `is a rate from "1/s" to "10000000/s"`,
 }
@@ -158,8 +175,8 @@ func (e valueError) Error() string {
 }
 
 // Set gives a key of the file ("port", "xdp", "tcp", "threshold", "lease", "flows", "verify",
-// "policy" or "source_flows") the value that is written there, or as a flag. "port" adds one. The error names key, value
-// and what is allowed.
+// "policy", "source_flows", "labels" or "label_hold") the value that is written there, or as a
+// flag. "port" adds one. The error names key, value and what is allowed.
 func (c *Config) Set(key, value string) error {
 	ok := false
 	switch key {
@@ -195,6 +212,14 @@ func (c *Config) Set(key, value string) error {
 		n, err := strconv.Atoi(value)
 		ok = err == nil && n >= 0 && n <= maxFlows
 		c.SourceFlows = n
+	case "labels":
+		n, err := strconv.Atoi(value)
+		ok = err == nil && n >= minLabels && n <= maxLabels
+		c.Labels = n
+	case "label_hold":
+		d, err := time.ParseDuration(value)
+		ok = err == nil && d >= 0 && d <= maxLabelHold
+		c.LabelHold = d
 	default:
 		return fmt.Errorf("unknown key %q", key)
 	}

@@ -61,6 +61,8 @@ verify = 100
 ports = {"lan*" = {xdp = "off"}, eth0.xdp = "auto"}
 source_flows = 0
 police = {ttl = "1/s", not_ip = "10000000/s"}
+labels = 64
+label_hold = "0s"
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -71,6 +73,7 @@ police = {ttl = "1/s", not_ip = "10000000/s"}
 		Lease:   100 * time.Millisecond, Flows: 1024, Verify: 100,
 		Policy: PolicyEstablished, Mark: Mark{Value: 1, Mask: 1},
 		Police: map[string]Rate{"ttl": 1, "not_ip": 10000000},
+		Labels: 64,
 	}
 	if diff := cmp.Diff(want, got, comparePrefix); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -120,6 +123,10 @@ func TestParseErrors(t *testing.T) {
 		{"XDP = \"on\"", `f:1: unknown key "XDP": allowed are `},
 		{"[ports.eth1]\ntcp = \"on\"", `f:2: unknown key "ports.eth1.tcp": allowed are xdp`},
 		{"[ports.eth1.xdp]\nx = 1", `f:1: [ports.eth1.xdp]: ` + modes},
+		{"labels = 63", "f:1: labels = 63: allowed is a number of entries from 64 to 1048576"},
+		{"labels = 1048577", "f:1: labels = 1048577: allowed is a number of entries"},
+		{`label_hold = "25h"`, `f:1: label_hold = "25h": allowed is a duration from "0s" to "24h"`},
+		{`label_hold = "-1s"`, `f:1: label_hold = "-1s": allowed is a duration`},
 		{"source_flows = -1", "f:1: source_flows = -1: allowed is a number of slots from 0 to 2097152"},
 		{`source_flows = "1"`, `f:1: source_flows = "1": allowed is a number of slots`},
 		{"police = 3", "f:1: police = 3: allowed is a table of rates by reason, such as [police]"},

@@ -56,6 +56,8 @@ type raw struct {
 	} `toml:"ports"`
 	SourceFlows *int64            `toml:"source_flows"`
 	Police      map[string]string `toml:"police"`
+	Labels      *int64            `toml:"labels"`
+	LabelHold   *string           `toml:"label_hold"`
 }
 
 // Parse checks the text of a configuration file; the name is for errors only. The error
@@ -80,12 +82,12 @@ func (f *file) apply(cfg *Config, r *raw) error {
 	for _, port := range r.Port {
 		pairs = append(pairs, pair{"port", port})
 	}
-	for key, s := range map[string]*string{"xdp": r.XDP, "tcp": r.TCP, "lease": r.Lease, "policy": r.Policy} {
+	for key, s := range map[string]*string{"xdp": r.XDP, "tcp": r.TCP, "lease": r.Lease, "policy": r.Policy, "label_hold": r.LabelHold} {
 		if s != nil {
 			pairs = append(pairs, pair{key, *s})
 		}
 	}
-	for key, n := range map[string]*int64{"threshold": r.Threshold, "flows": r.Flows, "verify": r.Verify, "source_flows": r.SourceFlows} {
+	for key, n := range map[string]*int64{"threshold": r.Threshold, "flows": r.Flows, "verify": r.Verify, "source_flows": r.SourceFlows, "labels": r.Labels} {
 		if n != nil {
 			pairs = append(pairs, pair{key, strconv.FormatInt(*n, 10)})
 		}

@@ -150,7 +150,8 @@ func open(cfg config.Config, paths config.Paths) (*Daemon, error) {
 	}
 	d.lease = leaseControl{base: cfg.Lease}
 	d.rules = newRulebook(cfg, d.plane, d.log)
-	d.labels = newLabels(d.log, tablesOnly{}, d.showing, cfg.Exact())
+	d.labels = newLabels(d.log, d.plane.Labels(dataplane.LabelSizes{Labels: cfg.Labels, NHLFEs: cfg.Labels}), d.showing, cfg.Exact())
+	d.plane.SetLabelHold(d.jiffies(cfg.LabelHold))
 	d.plane.Configure(dataplane.Settings{
 		Threshold: cfg.Threshold, HZ: hz, TCP: cfg.TCP,
 		Lease: d.jiffies(cfg.Lease), LeaseLive: d.jiffies(cfg.Lease), Verify: cfg.Verify,

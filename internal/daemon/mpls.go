@@ -19,8 +19,9 @@ import (
 //
 // A transaction goes through the table, which judges it, then into the journal, then to the
 // data path. If the last refuses it, it is taken back from the others, and what it touched is
-// written once more as it was. What the data path is told is always made from the table as it is, never from
-// the change. Where frames go, and whether they can, is the kernel's to say (run in mplslook.go).
+// written once more as it was. What the data path is told is always made from the table as it
+// is, never from the change. Where frames go, and whether they can, is the kernel's to say (run
+// in mplslook.go).
 //
 // Limit: one transaction at a time; one of a million entries keeps the next, and those who
 // ask for the tables, waiting for seconds.

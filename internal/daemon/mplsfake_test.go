@@ -260,7 +260,7 @@ func (r *labelRig) showing() (all []shown) {
 	r.kernel.mu.Lock()
 	defer r.kernel.mu.Unlock()
 	for name, l := range r.kernel.links {
-		all = append(all, shown{l, policy.Decision{Attach: r.fast[name]}})
+		all = append(all, shown{l, policy.Decision{Attach: r.fast[name], XDPReceive: r.fast[name], XDPTransmit: r.fast[name]}})
 	}
 	return all
 }

@@ -114,11 +114,12 @@ func (l *labels) lookAgain(f found) {
 }
 
 func (l *labels) newLook(use bool) *look {
-	ready := map[int]bool{}
+	receives, sends := map[int]bool{}, map[int]bool{}
 	for _, p := range l.ports() {
-		ready[p.link.Index] = p.decision.Attach
+		receives[p.link.Index], sends[p.link.Index] = p.decision.XDPReceive, p.decision.XDPTransmit
 	}
-	return &look{kernel: l.kernel, use: use, isPort: func(index int) bool { return ready[index] }}
+	return &look{kernel: l.kernel, use: use, receives: func(index int) bool { return receives[index] },
+		sends: func(index int) bool { return sends[index] }}
 }
 
 // lookAt asks the kernel, without a lock, and then puts in force what is new.

@@ -24,10 +24,3 @@ type resolver interface {
 	Neighbour(index int, addr netip.Addr) (kernel.Neighbour, error)
 	Use(index int, addr netip.Addr) error
 }
-
-// tablesOnly is a data path that switches no labels: tables are judged, kept and shown.
-type tablesOnly struct{}
-
-func (tablesOnly) Adjacencies() ([]dataplane.Adjacency, error)     { return nil, nil }
-func (tablesOnly) UpdateLabels(*dataplane.LabelUpdate) error       { return nil }
-func (tablesOnly) LabelStats() (s dataplane.LabelStats, err error) { return s, nil }

@@ -141,9 +141,11 @@ func (w *ways) end(idle map[*way]bool) {
 // look is one look at the kernel's links and neighbours.
 type look struct {
 	kernel resolver
-	isPort func(ifindex int) bool
-	use    bool // ask for neighbours, and go on asking for those that are known
-	links  map[string]linkFound
+	// ports that have programs, and those that take redirected frames, by ifindex: labels are
+	// switched in XDP alone
+	receives, sends func(int) bool
+	use             bool // ask for neighbours, and go on asking for those that are known
+	links           map[string]linkFound
 }
 
 type linkFound struct {
@@ -174,8 +176,8 @@ func (l *look) resolve(k wayOut) (a dataplane.Adjacency, why string, err error) 
 		return a, "", err
 	case !isEthernet(link):
 		return a, "the interface is no Ethernet", nil
-	case !l.isPort(link.Index):
-		return a, `the interface is no port, or refused; see "shunt ports"`, nil
+	case !l.sends(link.Index):
+		return a, `the interface is no port that takes frames by XDP; see "shunt ports"`, nil
 	case !link.Up:
 		return a, "the interface is down", nil
 	case !link.Carrier:
@@ -225,7 +227,7 @@ func (l *look) space(port string, space int) (p dataplane.LabelPort, err error) 
 	if errors.Is(err, kernel.ErrNoLink) {
 		return p, nil
 	}
-	if err != nil || !isEthernet(link) || !l.isPort(link.Index) {
+	if err != nil || !isEthernet(link) || !l.receives(link.Index) {
 		return p, err
 	}
 	p = dataplane.LabelPort{Index: link.Index, Space: space}

@@ -2,14 +2,19 @@ package dataplane
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 )
 
-// Labels is label switching on a Plane: none until the first update, then by tables that the
-// updates fill. What is in force goes on when this process ends. Not for two goroutines at once.
+// Labels is label switching on a Plane, by tables that updates fill; the first one makes them
+// and is to be a whole one. What is in force goes on when this process ends.
 type Labels struct {
 	plane  *Plane
 	size   LabelSizes
+	mu     sync.Mutex // guards tables
 	tables *tables
+	used   bool // they are in force
 }
 
 // Labels returns it, with so much room for its tables.
@@ -22,14 +27,13 @@ func (l *Labels) Adjacencies() ([]Adjacency, error) { return nil, nil }
 // UpdateLabels puts a transaction in force. Packets see each entry as it was or as it is. After an
 // error the same entries are to be written again, as they were before.
 func (l *Labels) UpdateLabels(u *LabelUpdate) error {
-	if l.tables == nil && u.nothing() {
-		if u.Whole {
-			return l.plane.noLabels()
-		}
-		return nil
-	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.tables != nil && !u.Whole {
-		return l.tables.update(u)
+		if err := l.tables.update(u); err != nil {
+			return err
+		}
+		return l.use(u)
 	}
 	fresh, err := l.plane.newTables(l.size)
 	if err != nil {
@@ -39,13 +43,24 @@ func (l *Labels) UpdateLabels(u *LabelUpdate) error {
 		fresh.close()
 		return err
 	}
-	if err := fresh.use(); err != nil {
-		fresh.close()
-		return err
+	if l.tables != nil {
+		l.tables.close()
 	}
-	l.Close()
-	l.tables = fresh
-	return nil
+	l.tables, l.used = fresh, false
+	return l.use(u)
+}
+
+// use puts the tables in force if there is anything in them. Without, labelled frames are
+// the kernel's.
+func (l *Labels) use(u *LabelUpdate) error {
+	switch {
+	case l.used:
+		return nil
+	case u.nothing():
+		return l.plane.noLabels()
+	}
+	l.used = true
+	return l.tables.use()
 }
 
 func (u *LabelUpdate) nothing() bool {
@@ -54,6 +69,8 @@ func (u *LabelUpdate) nothing() bool {
 
 // Close lets go of the tables, which stay in force.
 func (l *Labels) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.tables != nil {
 		l.tables.close()
 	}
@@ -154,6 +171,8 @@ func (l *tables) lists(list []NHLFE) error {
 // LabelStats reads all counters.
 func (l *Labels) LabelStats() (LabelStats, error) {
 	s := LabelStats{In: map[LabelKey]Segment{}, Out: map[uint32]Segment{}, Ports: map[int]LabelPortStats{}}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.tables != nil {
 		for key, row := range l.tables.in.of {
 			s.In[key] = l.tables.counted(in, row)
@@ -162,7 +181,10 @@ func (l *Labels) LabelStats() (LabelStats, error) {
 			s.Out[id] = l.tables.counted(out, row)
 		}
 	}
-	for index := range l.plane.ports {
+	l.plane.raise.Lock()
+	indexes := slices.Collect(maps.Keys(l.plane.ports))
+	l.plane.raise.Unlock()
+	for _, index := range indexes {
 		c, err := l.plane.Counters(StageMPLS, index)
 		if err != nil {
 			return s, err

@@ -15,8 +15,9 @@
 //   - Resolver looks one neighbour up, and has the kernel ask for it.
 //
 // The daemon calls all of it; policy and doctor judge what it returns and speak
-// no netlink. What it does not do: it changes nothing but conntrack flags and whether a neighbour is used, and it
-// does not see BPF links (tcx, XDP links): package dataplane asks for those.
+// no netlink. What it does not do: it changes nothing but conntrack flags, and whether a
+// neighbour is used, and it does not see BPF links (tcx, XDP links): package dataplane asks
+// for those.
 package kernel
 
 import (

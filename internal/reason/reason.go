@@ -178,7 +178,7 @@ var table = map[string]meaning{
 	"mpls_no_adjacency": {"the neighbour that its NHLFE names is not there, or the port is down; dropped", switched,
 		"ip neigh show; look why the neighbour does not answer"},
 	"mpls_orphaned": {"the daemon is dead for longer than labels may live without it; dropped", prove,
-		"start shunt; [mpls] hold in the configuration says how long"},
+		"start shunt; label_hold in the configuration says how long"},
 	"mpls_egress_gone": {"its way out went this very moment; dropped", sent, ""},
 	"mpls_no_room":     {"the driver leaves no room in front of the frame for more labels; dropped", never, ""},
 }
