@@ -1,0 +1,211 @@
+package mpls
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// fuzzed has an entry for every kind of instruction and end, so that random stacks get
+// everywhere; labels of it follow one another in them.
+var fuzzed = trial{
+	name: "fuzz",
+	config: lines(
+		"map add down tc-to-dscp 0:0 1:10 5:46", "map add up dscp-to-tc 10:1 46:5",
+		lsp(100, "swap 200 "+toB), lsp(101, "pop "+toB), lsp(102, "ttl pipe pop "+toB), lsp(103, "ttl short-pipe pop "+toB),
+		lsp(104, "push 300 "+toB), lsp(105, sixteenLabels()+toB), lsp(106, "ttl pipe swap 200 push 300 tc-map up "+toB),
+		lsp(107, "pop peek"), lsp(108, "ttl pipe pop peek"), lsp(109, "ttl short-pipe pop peek space 7"), lsp(110, "pop pop pop "+toB),
+		lsp(111, "pop deliver"), lsp(112, "ttl pipe pop deliver"), lsp(113, "drop"), lsp(114, "by-tc 0:100 1:101 2:104 default 113"),
+		lsp(115, "by-dscp 46:100 10:101 default 102"), lsp(116, "by-hash 100*3 101 104"), lsp(117, "pop by-hash 100 104"),
+		lsp(118, "swap 150 entropy push 200 "+toB), lsp(119, "pop dscp-map down "+toB), lsp(120, "ttl pipe pop set-dscp 21 "+toB),
+		lsp(121, "swap 200 tc-map up "+toB), lsp(122, "swap 3 "+toB), lsp(123, "swap 200 forward 104"), lsp(124, "pop pop pop pop pop pop pop pop peek"),
+		inMTU(125, 100, "swap 200 "+toB), ilm(130, "space 7 nhlfe 100"), ilm(131, "tc 3 nhlfe 100"),
+	),
+	kernel: lines(
+		route(100, "as 200 "+viaB), route(101, viaB), route(102, "ttl-propagate disabled "+viaB), route(104, "as 300/104 "+viaB),
+		route(107, "dev lo"), route(108, "ttl-propagate disabled dev lo"), route(116, kernelTwoWays[0][len("-f mpls route add 100 "):]),
+	),
+}
+
+// randomFrame is a stack of random depth and contents over a random payload, cut off at a
+// random place now and then.
+func randomFrame(rng *rand.Rand) frame {
+	s := stack{}
+	for range rng.IntN([]int{2, 5, 20, 40}[rng.IntN(4)]) {
+		e := l(randomLabel(rng), uint8(rng.IntN(8)), []uint8{0, 1, 2, 64, 255}[rng.IntN(5)])
+		switch rng.IntN(30) {
+		case 0:
+			e = e.s()
+		case 1:
+			e = e.open()
+		}
+		s = append(s, e)
+	}
+	parts := []any{s, randomLoad(rng)}
+	if rng.IntN(40) == 0 {
+		parts = append(parts, etherType(kindUpstream))
+	} else {
+		parts = append(parts, etherType(kindMPLS))
+	}
+	f := on(port(rng.IntN(2)), parts...)
+	if rng.IntN(4) > 0 {
+		return f
+	}
+	whole := f.expected(p0, nil)[ethernetBytes:]
+	return on(f.at, etherType(f.ether), raw(whole[:rng.IntN(len(whole)+1)]))
+}
+
+func randomLabel(rng *rand.Rand) uint32 {
+	switch n := rng.IntN(10); {
+	case n < 3:
+		return rng.Uint32N(16)
+	case n < 9:
+		return 100 + rng.Uint32N(32)
+	}
+	return rng.Uint32N(1 << 20)
+}
+
+func randomLoad(rng *rand.Rand) payload {
+	ds, ecn := uint8(rng.IntN(64)), uint8(rng.IntN(4))
+	ttl := []uint8{0, 1, 2, 64, 255}[rng.IntN(5)]
+	switch rng.IntN(8) {
+	case 0:
+		return pseudowire()
+	case 1:
+		b := make(raw, rng.IntN(100))
+		for i := range b {
+			b[i] = byte(rng.Uint32())
+		}
+		return b
+	case 2:
+		return v4(ttl).ds(ds, ecn).with(1, 1, 1, 0)
+	case 3:
+		return v4(ttl).ds(ds, ecn).spoiled(uint16(rng.Uint32()))
+	case 4, 5:
+		return v6(ttl).ds(ds, ecn).long(80 + rng.IntN(1200))
+	}
+	return v4(ttl).ds(ds, ecn).long(60 + rng.IntN(1400))
+}
+
+// chunk is how many frames are counted together: a router's counters take a while to read.
+const chunk = 256
+
+// TestFuzz: whatever comes, the router lives, what it sends is whole, and where it counts
+// by reason each frame is counted once.
+func TestFuzz(t *testing.T) {
+	r, err := openRouter(*routerName)
+	if errors.Is(err, errNoMPLS) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := r.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	c := fuzzed
+	if err := r.configure(c); err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(*seed, 0))
+	reasons := map[string]uint64{}
+	for sent := 0; sent < *frames && !t.Failed(); sent += chunk {
+		c.in = each(chunk, func(int) frame { return randomFrame(rng) })
+		if wrong := r.chunk(c, reasons); wrong != "" {
+			t.Errorf("-seed %d, from frame %d on: %s", *seed, sent, wrong)
+			r.narrow(t, c)
+		}
+	}
+	if len(reasons) > 0 {
+		t.Logf("%d frames: %s", *frames, tally(reasons))
+	}
+}
+
+// chunk sends frames and says what is wrong with what became of them.
+func (r *rig) chunk(c trial, reasons map[string]uint64) string {
+	counts, _ := r.router.(interface {
+		stages() (map[string]uint64, error)
+	})
+	stages := func() (map[string]uint64, error) { return nil, nil }
+	if counts != nil {
+		stages = counts.stages
+	}
+	before, err := stages()
+	if err != nil {
+		return err.Error()
+	}
+	came, err := r.play(c)
+	if err != nil {
+		return err.Error()
+	}
+	after, err := stages()
+	if err != nil {
+		return err.Error()
+	}
+	var sum uint64
+	for why, n := range after {
+		sum += n - before[why]
+		reasons[why] += n - before[why]
+	}
+	if want := uint64(len(c.in) + 1); counts != nil && sum != want { // the fence too
+		return fmt.Sprintf("%d frames went in and %d were counted: %s", want, sum, tally(reasons))
+	}
+	for _, at := range []port{a, b} {
+		for _, got := range came[at] {
+			if wrong := r.unsound(at, got); wrong != "" {
+				return fmt.Sprintf("%s: %s", wrong, describe(got))
+			}
+		}
+	}
+	return ""
+}
+
+// narrow plays the frames one by one, to name those that are to blame.
+func (r *rig) narrow(t *testing.T, c trial) {
+	for _, f := range c.in {
+		c.in = []frame{f}
+		if wrong := r.chunk(c, map[string]uint64{}); wrong != "" {
+			t.Errorf("%x (%s): %s", f.sent(r.place), describe(f.sent(r.place)), wrong)
+		}
+	}
+}
+
+// unsound says what no router may send, whatever it was sent.
+func (r *rig) unsound(at port, got []byte) string {
+	if len(got) < ethernetBytes || !slices.Equal(got[:6], r.host[at]) || !slices.Equal(got[6:12], r.place.router[at]) {
+		return "wrong MACs"
+	}
+	rest := got[ethernetBytes:]
+	switch kind := binary.BigEndian.Uint16(got[12:]); {
+	case kind == kindMPLS && len(rest) < entryBytes:
+		return "no whole entry"
+	case kind == kindMPLS:
+		if top, _ := parseEntry(rest); top.ttl == 0 {
+			return "TTL 0" // RFC 3032 §2.4.2
+		} else if top.label == 3 {
+			return "label 3" // RFC 3032 §2.1
+		}
+	case kind == kindIPv4 && (len(rest) < 20 || rest[0]>>4 != 4), kind == kindIPv6 && (len(rest) < 40 || rest[0]>>4 != 6):
+		return "not the payload that the EtherType says"
+	case kind != kindIPv4 && kind != kindIPv6:
+		return "of an EtherType that it has no reason to send"
+	}
+	return ""
+}
+
+func tally(reasons map[string]uint64) string {
+	var parts []string
+	for _, why := range slices.Sorted(maps.Keys(reasons)) {
+		if reasons[why] > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", why, reasons[why]))
+		}
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,82 @@
+// Package mpls holds a label switching router against the RFCs, frame by frame.
+//
+// Each case of the tables (cases_*_test.go) names a rule and the clause behind it, says what
+// the router is told, which frames go in at its ports A and B, and which must come out, byte
+// by byte. How a router is told is a driver's business:
+//
+//	go test ./test/mpls -run TestConformance                       shunt, in a lab
+//	go test ./test/mpls -run TestConformance -router kernel        the kernel's own MPLS, where it has any
+//	go test ./test/mpls -run TestConformance -router reference     a few lines that switch labels by hand
+//	go test ./test/mpls -run TestConformance -router none -a eth1 -b eth2 -mac-a MAC -mac-b MAC
+//	                                                               somebody else's, behind two interfaces
+//
+// For the last, every case prints as JSON what the router must have been told; -configure
+// names a program that is given the same to do it. Single cases are run by -run
+// 'TestConformance/^T5$', whole kinds left out by -without. -write makes the page of
+// results, with the kernel run in a virtual machine.
+//
+// The frames that are expected are dissected by scapy too (judge_test.go): this package's
+// own builder is not its only judge. All of it needs root, as raw sockets and labs do.
+package mpls
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+var (
+	routerName = flag.String("router", "shunt", "the router under test: shunt, kernel, reference or none")
+	interfaces = [2]*string{flag.String("a", "", "with -router none: interface on the link to port A"), flag.String("b", "", "and to port B")}
+	macs       = [2]*string{flag.String("mac-a", "", "with -router none: MAC of the router's port A"), flag.String("mac-b", "", "and of port B")}
+	hook       = flag.String("configure", "", "with -router none: program that reads a case as JSON and configures the router")
+	without    = flag.String("without", notYet, "leave out cases that need these, a comma between them")
+	resultFile = flag.String("results", "", "write the results to this file, as JSON")
+	page       = flag.String("write", "", "write the results, and those of the kernel in a virtual machine, to this page")
+	patience   = flag.Duration("patience", 500*time.Millisecond, "how long an expected frame may be under way")
+	seed       = flag.Uint64("seed", 1, "of TestFuzz")
+	frames     = flag.Int("frames", 20000, "of TestFuzz")
+)
+
+// notYet are the needs that shunt does not meet yet.
+const notYet = "icmp,fragment,ftn,upstream,vlan,multicast,alert"
+
+// program is shunt, built once it is asked for.
+var program string
+
+func TestMain(m *testing.M) {
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "mpls: namespaces and raw sockets need root; run the tests with sudo")
+		os.Exit(1)
+	}
+	dir, err := os.MkdirTemp("", "mpls")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mpls:", err)
+		os.Exit(1)
+	}
+	program = filepath.Join(dir, "shunt")
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// build compiles shunt, the first time that it is needed.
+func build() error {
+	if _, err := os.Stat(program); err == nil {
+		return nil
+	}
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", program, "shunt/cmd/shunt")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build shunt/cmd/shunt: %w: %s", err, out)
+	}
+	return nil
+}
+
+// errNoMPLS says that a router is not there to be tested, which is no result.
+var errNoMPLS = errors.New("no MPLS here")

@@ -1,0 +1,38 @@
+package mpls
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"shunt/internal/vm"
+)
+
+// kernelInVM runs the same cases against the MPLS of Debian's kernel, in a virtual machine:
+// this program once more, there.
+func kernelInVM(t *testing.T) (results []result, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	share := t.TempDir()
+	var out bytes.Buffer
+	// Timers mean the same however busy this machine is, and a guest has a tenth of its speed.
+	code, err := vm.Run(t.Context(), vm.Options{
+		Command: []string{self, "-test.run=^TestConformance$", "-test.v", "-router=kernel", "-patience=2s", "-results=" + filepath.Join(vm.ShareDir, "results.json")},
+		Modules: []string{"mpls_router", "mpls_iptunnel"},
+		Share:   share, ICount: true, RealIdle: true, Timeout: 30 * time.Minute, Output: &out, Progress: os.Stdout,
+	})
+	if err != nil || code != 0 {
+		return nil, fmt.Errorf("the kernel in the virtual machine: exit code %d, %v\n%s", code, err, &out)
+	}
+	text, err := os.ReadFile(filepath.Join(share, "results.json"))
+	if err != nil {
+		return nil, err
+	}
+	return results, json.Unmarshal(text, &results)
+}
