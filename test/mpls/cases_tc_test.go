@@ -11,11 +11,11 @@ var classes = []trial{
 		out: each(3, func(int) frame { return on(b, l(200, 5, 63), v4(64).ds(10, 1)) }),
 	},
 	{
-		rule: "Q1", clause: "RFC 3270 §2.6", name: "a push has the TC of what is beneath, unless told otherwise",
-		config: lines(lsp(100, "swap 200 push 300 push 400 tc 1 "+toB), lsp(101, "push 300 "+toB)),
+		rule: "Q1", clause: "RFC 3270 §2.6", name: "a push has the TC of what is beneath",
+		config: lines(lsp(100, "swap 200 push 300 push 400 "+toB), lsp(101, "push 300 "+toB)),
 		kernel: []string{route(100, "as 400/300/200 "+viaB), route(101, "as 300/101 "+viaB)},
 		in:     []frame{on(a, l(100, 5, 64), v4(64)), on(a, l(101, 6, 64), v4(64))},
-		out:    []frame{on(b, l(400, 1, 63), l(300, 5, 63), l(200, 5, 63), v4(64)), on(b, l(300, 6, 63), l(101, 6, 63), v4(64))},
+		out:    []frame{on(b, l(400, 5, 63), l(300, 5, 63), l(200, 5, 63), v4(64)), on(b, l(300, 6, 63), l(101, 6, 63), v4(64))},
 	},
 	{
 		rule: "Q2", clause: "RFC 3270 §2.6.2", name: "a pipe's push: the pushed label has the outgoing class, the one beneath keeps its own",
@@ -38,7 +38,7 @@ var classes = []trial{
 	},
 	{
 		rule: "Q2", clause: "RFC 3270 §2.6.2", name: "and so it does the IP header",
-		config: lsp(100, "ttl pipe pop "+toB), kernel: []string{route(100, "ttl-propagate disabled "+viaB)},
+		config: lsp(100, "ttl pipe pop "+toB), kernel: []string{route(100, viaB+" ttl-propagate disabled")},
 		in:  []frame{on(a, l(100, 5, 64), v4(64).ds(10, 1)), on(a, l(100, 5, 64), v6(64).ds(10, 2))},
 		out: []frame{on(b, v4(63).ds(10, 1)), on(b, v6(63).ds(10, 2))},
 	},

@@ -36,7 +36,7 @@ var ttlBasics = []trial{
 	{
 		rule: "T1", clause: "RFC 3443 §3.4", name: "after a pipe's pop it is that of the exposed label",
 		config: lines(lsp(50, "ttl pipe pop peek"), lsp(51, "ttl short-pipe pop peek"), plainSwap),
-		kernel: lines(route(50, "ttl-propagate disabled dev lo"), route(51, "ttl-propagate disabled dev lo"), kernelSwap),
+		kernel: lines(route(50, "dev lo ttl-propagate disabled"), route(51, "dev lo ttl-propagate disabled"), kernelSwap),
 		in:     []frame{on(a, l(50, 0, 10), l(100, 0, 64), v4(64)), on(a, l(51, 0, 10), l(100, 0, 44), v4(64))},
 		out:    []frame{on(b, l(200, 0, 63), v4(64)), on(b, l(200, 0, 43), v4(64))},
 	},
@@ -49,7 +49,7 @@ var ttlBasics = []trial{
 	{
 		rule: "T1", clause: "RFC 3443 §3.4", name: "a uniform tunnel in a pipe, a pipe in a uniform one",
 		config: lines(lsp(50, "pop peek"), lsp(60, "ttl pipe pop peek"), plainSwap),
-		kernel: lines(route(50, "dev lo"), route(60, "ttl-propagate disabled dev lo"), kernelSwap),
+		kernel: lines(route(50, "dev lo"), route(60, "dev lo ttl-propagate disabled"), kernelSwap),
 		in:     []frame{on(a, l(50, 0, 10), l(60, 0, 64), l(100, 0, 30), v4(64)), on(a, l(60, 0, 10), l(50, 0, 20), l(100, 0, 30), v4(64))},
 		out:    []frame{on(b, l(200, 0, 29), v4(64)), on(b, l(200, 0, 19), v4(64))},
 	},
@@ -108,7 +108,7 @@ var ttlBasics = []trial{
 // kernelModels are the kernel's routes for 100 to 102: it tells uniform from pipe.
 func kernelModels(words string) (all []string) {
 	for i, model := range []string{"enabled", "disabled", "disabled"} {
-		all = append(all, route(100+i, fmt.Sprintf("ttl-propagate %s %s", model, words)))
+		all = append(all, route(100+i, fmt.Sprintf("%s ttl-propagate %s", words, model)))
 	}
 	return all
 }
@@ -179,19 +179,19 @@ var ttlPop = []trial{
 	},
 	{
 		rule: "T5", clause: "RFC 3443 §3.2", name: "PHP, pipe: the exposed label counts down by itself",
-		config: lsp(100, "ttl pipe pop "+toB), kernel: []string{route(100, "ttl-propagate disabled "+viaB)},
+		config: lsp(100, "ttl pipe pop "+toB), kernel: []string{route(100, viaB+" ttl-propagate disabled")},
 		in:  []frame{on(a, l(100, 0, 30), l(200, 0, 64), v4(9))},
 		out: []frame{on(b, l(200, 0, 63), v4(9))},
 	},
 	{
 		rule: "T5", clause: "RFC 3443 §3.2", name: "PHP, pipe: so does the IP header",
-		config: lsp(100, "ttl pipe pop "+toB), kernel: []string{route(100, "ttl-propagate disabled "+viaB)},
+		config: lsp(100, "ttl pipe pop "+toB), kernel: []string{route(100, viaB+" ttl-propagate disabled")},
 		in:  []frame{on(a, l(100, 0, 30), v4(64)), on(a, l(100, 0, 30), v6(64))},
 		out: []frame{on(b, v4(63)), on(b, v6(63))},
 	},
 	{
 		rule: "T6", clause: "RFC 3443 §3.2", name: "UHP, pipe: a label TTL of 1 is fine, the packet counts down once",
-		config: lsp(100, "ttl pipe pop deliver"), kernel: []string{route(100, "ttl-propagate disabled dev lo")},
+		config: lsp(100, "ttl pipe pop deliver"), kernel: []string{route(100, "dev lo ttl-propagate disabled")},
 		in:  []frame{on(a, l(100, 0, 1), v4(64)), on(a, l(100, 0, 200), v6(64))},
 		out: []frame{on(b, v4(63)), on(b, v6(63))},
 	},
@@ -199,7 +199,7 @@ var ttlPop = []trial{
 		rule: "T6", clause: "RFC 3443 §3.2", name: "a whole LSP of a pipe costs two: one at its head, one at its tail", needs: "ftn",
 		setup:  beyondB,
 		config: lines(nhlfe(1, "ttl pipe push 200 "+toB), "ftn add 198.51.100.0/24 nhlfe 1", lsp(100, "ttl pipe pop deliver")),
-		kernel: []string{"route add 198.51.100.0/24 encap mpls 200 ttl 255 via inet 198.19.0.2 dev @B", route(100, "ttl-propagate disabled dev lo")},
+		kernel: []string{"route add 198.51.100.0/24 encap mpls 200 ttl 255 via inet 198.19.0.2 dev @B", route(100, "dev lo ttl-propagate disabled")},
 		in:     []frame{on(a, v4(64).to(beyond4)), on(b, l(100, 0, 255), v4(63).from(beyond4).to(host4[a]))},
 		out:    []frame{on(b, l(200, 0, 255), v4(63).to(beyond4)), on(a, v4(62).from(beyond4).to(host4[a]))},
 	},

@@ -13,11 +13,11 @@ import (
 // openRouter makes the router that -router names.
 func openRouter(name string) (*rig, error) {
 	open := map[string]func() (*rig, error){
-		"shunt": newShunt, "kernel": newLinux, "none": newOperator,
+		"shunt": newShunt, "kernel": newLinux, "none": newOperator, "oracle": newOracle,
 		"reference": func() (*rig, error) { return newReference("") },
 	}
 	if open[name] == nil {
-		return nil, fmt.Errorf("-router %s: use shunt, kernel, reference or none", name)
+		return nil, fmt.Errorf("-router %s: use shunt, kernel, oracle, reference or none", name)
 	}
 	return open[name]()
 }

@@ -1,6 +1,7 @@
 package mpls
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"shunt/internal/lfib"
 )
 
 // fuzzed has an entry for every kind of instruction and end, so that random stacks get
@@ -27,8 +30,8 @@ var fuzzed = trial{
 		inMTU(125, 100, "swap 200 "+toB), ilm(130, "space 7 nhlfe 100"), ilm(131, "tc 3 nhlfe 100"),
 	),
 	kernel: lines(
-		route(100, "as 200 "+viaB), route(101, viaB), route(102, "ttl-propagate disabled "+viaB), route(104, "as 300/104 "+viaB),
-		route(107, "dev lo"), route(108, "ttl-propagate disabled dev lo"), route(116, kernelTwoWays[0][len("-f mpls route add 100 "):]),
+		route(100, "as 200 "+viaB), route(101, viaB), route(102, viaB+" ttl-propagate disabled"), route(104, "as 300/104 "+viaB),
+		route(107, "dev lo"), route(108, "dev lo ttl-propagate disabled"), route(116, kernelTwoWays[0][len("-f mpls route add 100 "):]),
 	),
 }
 
@@ -37,7 +40,7 @@ var fuzzed = trial{
 func randomFrame(rng *rand.Rand) frame {
 	s := stack{}
 	for range rng.IntN([]int{2, 5, 20, 40}[rng.IntN(4)]) {
-		e := l(randomLabel(rng), uint8(rng.IntN(8)), []uint8{0, 1, 2, 64, 255}[rng.IntN(5)])
+		e := l(randomLabel(rng), uint8(rng.IntN(8)), []uint8{0, 1, 2, 64, 255}[min(rng.IntN(10), 4)])
 		switch rng.IntN(30) {
 		case 0:
 			e = e.s()
@@ -61,18 +64,20 @@ func randomFrame(rng *rand.Rand) frame {
 }
 
 func randomLabel(rng *rand.Rand) uint32 {
-	switch n := rng.IntN(10); {
-	case n < 3:
+	switch n := rng.IntN(20); {
+	case n < 4:
 		return rng.Uint32N(16)
-	case n < 9:
-		return 100 + rng.Uint32N(32)
+	case n < 18:
+		return 100 + rng.Uint32N(26)
+	case n < 19:
+		return 130 + rng.Uint32N(2)
 	}
 	return rng.Uint32N(1 << 20)
 }
 
 func randomLoad(rng *rand.Rand) payload {
 	ds, ecn := uint8(rng.IntN(64)), uint8(rng.IntN(4))
-	ttl := []uint8{0, 1, 2, 64, 255}[rng.IntN(5)]
+	ttl := []uint8{0, 1, 2, 64, 255}[min(rng.IntN(10), 4)]
 	switch rng.IntN(8) {
 	case 0:
 		return pseudowire()
@@ -87,9 +92,9 @@ func randomLoad(rng *rand.Rand) payload {
 	case 3:
 		return v4(ttl).ds(ds, ecn).spoiled(uint16(rng.Uint32()))
 	case 4, 5:
-		return v6(ttl).ds(ds, ecn).long(80 + rng.IntN(1200))
+		return v6(ttl).ds(ds, ecn).long(80 + rng.IntN(1200)) // and 40 labels: 1440
 	}
-	return v4(ttl).ds(ds, ecn).long(60 + rng.IntN(1400))
+	return v4(ttl).ds(ds, ecn).long(60 + rng.IntN(1200))
 }
 
 // chunk is how many frames are counted together: a router's counters take a while to read.
@@ -110,21 +115,42 @@ func TestFuzz(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	c := fuzzed
+	rng := rand.New(rand.NewPCG(*seed, 0))
+	reasons := map[string]uint64{}
+	for _, c := range []trial{fuzzed, fuzzed.decided()} {
+		r.fuzz(t, c, rng, reasons)
+	}
+	if len(reasons) > 0 {
+		t.Logf("%d frames: %s", *frames, tally(reasons))
+	}
+}
+
+// decided is a case without what goes by a hash, and so of a kind that can be foretold.
+func (c trial) decided() trial {
+	c.config = slices.DeleteFunc(slices.Clone(c.config), func(line string) bool {
+		return strings.Contains(line, "by-hash") || strings.Contains(line, "entropy") ||
+			line == ilm(116, "nhlfe 116") || line == ilm(117, "nhlfe 117") || line == ilm(118, "nhlfe 118")
+	})
+	return c
+}
+
+// fuzz sends half of the frames.
+func (r *rig) fuzz(t *testing.T, c trial, rng *rand.Rand, reasons map[string]uint64) {
+	if words := r.offers(c); words != "" {
+		t.Skip(words)
+	}
 	if err := r.configure(c); err != nil {
 		t.Fatal(err)
 	}
-	rng := rand.New(rand.NewPCG(*seed, 0))
-	reasons := map[string]uint64{}
-	for sent := 0; sent < *frames && !t.Failed(); sent += chunk {
+	for sent := 0; sent < *frames/2 && !t.Failed(); sent += chunk {
 		c.in = each(chunk, func(int) frame { return randomFrame(rng) })
 		if wrong := r.chunk(c, reasons); wrong != "" {
 			t.Errorf("-seed %d, from frame %d on: %s", *seed, sent, wrong)
 			r.narrow(t, c)
 		}
 	}
-	if len(reasons) > 0 {
-		t.Logf("%d frames: %s", *frames, tally(reasons))
+	if err := r.reset(c); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -150,12 +176,16 @@ func (r *rig) chunk(c trial, reasons map[string]uint64) string {
 		return err.Error()
 	}
 	var sum uint64
+	rose := map[string]uint64{}
 	for why, n := range after {
-		sum += n - before[why]
-		reasons[why] += n - before[why]
+		if n -= before[why]; n > 0 {
+			rose[why] = n
+			reasons[why] += n
+			sum += n
+		}
 	}
 	if want := uint64(len(c.in) + 1); counts != nil && sum != want { // the fence too
-		return fmt.Sprintf("%d frames went in and %d were counted: %s", want, sum, tally(reasons))
+		return fmt.Sprintf("%d frames went in and %d were counted: %s", want, sum, tally(rose))
 	}
 	for _, at := range []port{a, b} {
 		for _, got := range came[at] {
@@ -163,6 +193,44 @@ func (r *rig) chunk(c trial, reasons map[string]uint64) string {
 				return fmt.Sprintf("%s: %s", wrong, describe(got))
 			}
 		}
+	}
+	return r.unlike(c, came, rose)
+}
+
+// unlike says what is not as the slow reading of the tables has it. What was delivered is
+// the kernel's to forward, and to what was dropped there may be an answer: those frames
+// are not known. Neither is where a hash leads; a case without one is held against this.
+func (r *rig) unlike(c trial, came [2][][]byte, rose map[string]uint64) string {
+	if slices.ContainsFunc(c.config, func(line string) bool { return strings.Contains(line, "by-hash") || strings.Contains(line, "entropy") }) {
+		return ""
+	}
+	n := &network{}
+	for i := range 2 {
+		n.hosts[i].MAC, n.ports[i].MAC = r.host[i], r.place.router[i]
+	}
+	o := &oracle{network: n, table: lfib.New(), reasons: map[string]uint64{}}
+	if err := o.configure(c); err != nil {
+		return err.Error()
+	}
+	for _, f := range c.in {
+		before := o.reasons[lfib.Switched]
+		at, kind, packet := o.forward(arrival{f.at, f.sent(r.place)})
+		if o.reasons[lfib.Switched] == before {
+			continue
+		}
+		want := o.framed(at, kind, packet)
+		i := slices.IndexFunc(came[at], func(got []byte) bool { return bytes.Equal(got, want) })
+		if i < 0 {
+			return fmt.Sprintf("%s should have come out of %s as %s", describe(f.sent(r.place)), at, describe(want))
+		}
+		came[at] = slices.Delete(came[at], i, i+1)
+	}
+	if o.reasons[lfib.Switched]++; len(rose) > 0 && !maps.Equal(rose, o.reasons) { // the fence
+		return fmt.Sprintf("counted: %s; should have been: %s", tally(rose), tally(o.reasons))
+	}
+	unknown := o.reasons[lfib.Delivered] + o.reasons[lfib.Expired] + o.reasons[lfib.TTLZero] + o.reasons[lfib.OverMTU]
+	if more := uint64(len(came[a]) + len(came[b])); more > unknown {
+		return fmt.Sprintf("%d frames came that nobody sent, among them %s", more, describe(append(came[a], came[b]...)[0]))
 	}
 	return ""
 }
@@ -187,10 +255,9 @@ func (r *rig) unsound(at port, got []byte) string {
 	case kind == kindMPLS && len(rest) < entryBytes:
 		return "no whole entry"
 	case kind == kindMPLS:
-		if top, _ := parseEntry(rest); top.ttl == 0 {
+		// What a short pipe's PHP exposes may have any TTL (RFC 3443 §3.3); what was put there may not.
+		if top, _ := parseEntry(rest); top.ttl == 0 && top.label >= 200 && top.label <= 300 {
 			return "TTL 0" // RFC 3032 §2.4.2
-		} else if top.label == 3 {
-			return "label 3" // RFC 3032 §2.1
 		}
 	case kind == kindIPv4 && (len(rest) < 20 || rest[0]>>4 != 4), kind == kindIPv6 && (len(rest) < 40 || rest[0]>>4 != 6):
 		return "not the payload that the EtherType says"

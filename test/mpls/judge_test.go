@@ -73,6 +73,17 @@ var p0 = place{
 
 func checkFrames(t *testing.T, stated []frame, raw []string) {
 	t.Helper()
+	for i, got := range scapy(t, raw) {
+		if diff := cmp.Diff(stated[i].state(), relevant(stated[i], got)); diff != "" {
+			t.Errorf("%s\n%s (- the case, + scapy):\n%s", raw[i], describe(stated[i].expected(p0, nil)), diff)
+		}
+	}
+	t.Logf("scapy sees in %d frames what the cases state", len(stated))
+}
+
+// scapy tells what it sees in frames.
+func scapy(t *testing.T, raw []string) (all []seen) {
+	t.Helper()
 	input, err := json.Marshal(raw)
 	if err != nil {
 		t.Fatal(err)
@@ -84,27 +95,46 @@ func checkFrames(t *testing.T, stated []frame, raw []string) {
 	if err != nil {
 		t.Fatalf("scapy: %v; is python3-scapy installed (make deps)? %s", err, complaints.String())
 	}
-	var verdicts []seen
-	if err := json.Unmarshal(output, &verdicts); err != nil {
-		t.Fatal(err)
+	if err := json.Unmarshal(output, &all); err != nil || len(all) != len(raw) {
+		t.Fatalf("%v, %d verdicts on %d frames", err, len(all), len(raw))
 	}
-	if len(verdicts) != len(stated) {
-		t.Fatalf("%d verdicts on %d frames", len(verdicts), len(stated))
+	return all
+}
+
+// relevant is what a case says something about.
+func relevant(f frame, got seen) seen {
+	want := f.state()
+	if want.ICMP == nil {
+		got.ICMP = nil // an ICMP error that is somebody's payload
 	}
-	for i, f := range stated {
-		got, want := verdicts[i], f.state()
-		if want.ICMP == nil {
-			got.ICMP = nil // an ICMP error that is somebody's payload
-		}
-		if n := len(want.Labels); want.Type == kindMPLS && (n == 0 || want.Labels[n-1][2] == 0) {
-			// No S: what follows is labels to scapy, and nothing that the case states.
-			got = seen{Type: got.Type, Labels: got.Labels[:min(n, len(got.Labels))]}
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s\n%s (- the case, + scapy):\n%s", raw[i], describe(f.expected(p0, nil)), diff)
+	if n := len(want.Labels); want.Type == kindMPLS && (n == 0 || want.Labels[n-1][2] == 0) {
+		// No S: what follows is labels to scapy, and nothing that the case states.
+		got = seen{Type: got.Type, Labels: got.Labels[:min(n, len(got.Labels))]}
+	}
+	return got
+}
+
+// TestJudgeBites: a judge that sees nothing wrong in these would see nothing at all.
+func TestJudgeBites(t *testing.T) {
+	f := on(a, l(200, 5, 63), l(300, 1, 9), exceeded(v4(64), l(100, 5, 1), l(301, 7, 255)))
+	whole := f.expected(p0, nil)
+	ip, end := f.ipAt(), len(whole)
+	var raw []string
+	for _, at := range []int{
+		13, 14, 15, 16, 17, 18, 20, 21, // EtherType, labels, TC, S, TTL
+		ip + 1, ip + 8, ip + 10, ip + 12, // TOS, TTL, checksum, source
+		ip + 20, ip + 22, ip + 25, // type, checksum, length
+		end - 16, end - 15, end - 14, end - 13, end - 11, end - 9, end - 8, end - 6, end - 5, end - 1, // extension, object, labels
+	} {
+		bad := bytes.Clone(whole)
+		bad[at] ^= 1
+		raw = append(raw, hex.EncodeToString(bad))
+	}
+	for i, got := range scapy(t, raw) {
+		if cmp.Equal(f.state(), got) {
+			t.Errorf("%s passes", raw[i])
 		}
 	}
-	t.Logf("scapy sees in %d frames what the cases state", len(stated))
 }
 
 // expectations are all frames that may come, those in place of others too.

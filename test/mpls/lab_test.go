@@ -12,7 +12,8 @@ import (
 )
 
 // network is a lab with a router between two hosts that say nothing by themselves: these
-// have no addresses, and the router knows their MACs for good.
+// have no addresses, and the router knows their MACs for good. Both are interfaces of one
+// namespace, as they are for who tests a router of his own.
 type network struct {
 	*lab.Lab
 	hosts, ports [2]lab.End
@@ -37,15 +38,16 @@ func newNetwork(name string) (*network, error) {
 }
 
 func (n *network) build() error {
-	spaces, err := n.Namespaces("a", "r", "b")
+	spaces, err := n.Namespaces("h", "r")
 	if err != nil {
 		return err
 	}
-	for i, host := range []*lab.NS{spaces[0], spaces[2]} {
+	host := spaces[0]
+	for i := range 2 {
 		if err := host.Sysctl("net.ipv6.conf.all.disable_ipv6", "1"); err != nil {
 			return err
 		}
-		n.hosts[i] = lab.End{NS: host, Device: "eth0", MAC: net.HardwareAddr{2, 0, 0, 0, byte(18 + i), 2}}
+		n.hosts[i] = lab.End{NS: host, Device: fmt.Sprintf("eth%d", i), MAC: net.HardwareAddr{2, 0, 0, 0, byte(18 + i), 2}}
 		n.ports[i] = lab.End{
 			NS: spaces[1], Device: deviceNames[i], MAC: net.HardwareAddr{2, 0, 0, 0, byte(18 + i), 1},
 			V4: netip.PrefixFrom(router4[i], 24), V6: netip.PrefixFrom(router6[i], 64),

@@ -1,12 +1,16 @@
 package mpls
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"testing"
+	"time"
 )
 
 // operator is a router that somebody else configures: by hand, or by a program that is
@@ -97,3 +101,57 @@ func (o *operator) refuse(trial, string) error           { return nil }
 func (o *operator) reset(trial) error                    { return nil }
 func (o *operator) counters() (map[string]uint64, error) { return nil, nil }
 func (o *operator) close() error                         { return nil }
+
+// TestOperator plays cases the way that somebody else would, against the reference: this
+// program once more, with two interfaces and a program that is told the cases.
+func TestOperator(t *testing.T) {
+	r, err := newReference("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := r.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := r.configure(trial{config: plainSwap}); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	cases := filepath.Join(dir, "cases")
+	hook := filepath.Join(dir, "hook")
+	if err := os.WriteFile(hook, []byte("#!/bin/sh\ncat >> "+cases+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n := r.router.(*reference).network
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out, err := n.hosts[a].NS.Command(ctx, self, "-test.run=^TestConformance$/^(P1|Q8)$", "-router=none", "-without=vlan,multicast", "-configure="+hook,
+		"-a="+n.hosts[a].Device, "-b="+n.hosts[b].Device, "-mac-a="+n.ports[a].MAC.String(), "-mac-b="+n.ports[b].MAC.String()).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "8 cases: 5 pass, 1 not offered, 2 left out") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	text, err := os.ReadFile(cases)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for d := json.NewDecoder(strings.NewReader(string(text))); d.More(); {
+		var c told
+		if err := d.Decode(&c); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, c.Rule+" "+c.Name)
+		if c.Rule == "Q8" && (len(c.In) != 8 || len(c.Out) != 8 || c.Out[5].Port != "B" || !strings.Contains(c.Out[5].Words, "[200 tc 5 ttl 63]") ||
+			c.Kernel[0] != "-f mpls route add 100 as 200 via inet 198.19.0.2 dev @B" || c.Hosts[b] != n.hosts[b].MAC.String()) {
+			t.Errorf("told: %+v", c)
+		}
+	}
+	if len(names) != 5 {
+		t.Errorf("told of %q", names)
+	}
+}

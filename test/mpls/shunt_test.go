@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os/exec"
 	"slices"
 	"strings"
@@ -161,7 +162,7 @@ func (s *shunt) counters() (map[string]uint64, error) {
 	return flatten(tree), nil
 }
 
-// stages are the packets that left the programs at XDP, by reason.
+// stages are the frames that came, by reason: each labelled one has one.
 func (s *shunt) stages() (map[string]uint64, error) {
 	text, err := s.run("", "status", "--json")
 	if err != nil {
@@ -171,8 +172,13 @@ func (s *shunt) stages() (map[string]uint64, error) {
 	if err := json.Unmarshal([]byte(text), &status); err != nil {
 		return nil, fmt.Errorf("shunt status --json: %w", err)
 	}
-	return status.Counters["xdp"], nil
+	reasons := map[string]uint64{notMPLS: status.Counters["xdp"]["not_ip"]}
+	maps.Copy(reasons, status.Counters["mpls"])
+	return reasons, nil
 }
+
+// notMPLS are frames of another EtherType than 0x8847 that are no IP either.
+const notMPLS = "not_mpls"
 
 func (s *shunt) close() error { return s.network.Close() }
 

@@ -1,0 +1,55 @@
+package mpls
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestReport: the table and the page tell what happened, in few words where many lines have
+// the same.
+func TestReport(t *testing.T) {
+	ours := []result{
+		{"P1", "RFC 1", "one", passed, ""}, {"P1", "RFC 2", "two|three", failed, "came | went"},
+		{"T7", "RFC 3", "four", leftOut, "icmp: later"}, {"T7", "RFC 3", "five", notOffered, "no words"},
+	}
+	kernel := []result{{"P1", "RFC 1", "one", otherwise, "pipe"}, {"P1", "RFC 2", "two|three", passed, ""}}
+	text := table("shunt", ours)
+	for _, want := range []string{
+		"P1    RFC 1 one: pass\n", "two|three: FAIL (came | went)\n", "four: left out (icmp: later)\n",
+		"4 cases: 1 pass, 1 FAIL, 1 not offered, 1 left out\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	text = markdown("shunt", ours, kernel)
+	for _, want := range []string{
+		"* shunt: 4 cases: 1 pass, 1 FAIL, 1 not offered, 1 left out\n* kernel: 2 cases: 1 pass, 1 pass, otherwise\n\n| rule |",
+		"| P1 | RFC 1 | one | pass | pass, otherwise: pipe |\n", `| P1 | RFC 2 | two\|three | FAIL: came \| went | pass |` + "\n",
+		"| T7 | RFC 3 | four | left out |  |\n", "| T7 | RFC 3 | five | not offered |  |\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+// TestUndone: what a case made is taken away, what refers before what it refers to.
+func TestUndone(t *testing.T) {
+	got := undone([]string{
+		"space set @A 1", "map add m tc-to-dscp 0:1", "nhlfe add 1 pop dscp-map m " + toB, "nhlfe add 2 by-tc 1:1 default 1",
+		"ilm add 100 space 1 tc 3 nhlfe 2", "ilm add 101 nhlfe 1", "ilm add 102 nhlfe 1", "ilm del 102", "ftn add 192.0.2.0/24 nhlfe 1", "route add 7 dev lo",
+	})
+	want := "route del 7; ftn del 192.0.2.0/24; ilm del 101; ilm del 100 space 1 tc 3; nhlfe del 2; nhlfe del 1; map del m; space set @A off"
+	if s := strings.Join(got, "; "); s != want {
+		t.Errorf("%s\nwant %s", s, want)
+	}
+	for line, want := range map[string]string{
+		"-f mpls route add 100 as 200 via inet 1.2.3.4 dev x": "-f mpls route del 100", "route add 1.2.3.0/24 via 1.1.1.1": "route del 1.2.3.0/24",
+		"link add link lan name lan.10 type vlan id 10": "link del lan.10", "link set lan.10 up": "", "sysctl a=1": "",
+	} {
+		if got := ipUndone(line); got != want {
+			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+	}
+}
