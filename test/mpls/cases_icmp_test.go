@@ -145,6 +145,10 @@ var tooBig = []trial{
 			on(a, tooBigFor(1496, v4(64).to(beyond4).long(1500).dontFragment())), on(a, tooBigFor(1496, v6(64).to(beyond6).long(1500))),
 			on(b, l(200, 0, 63), v4(63).to(beyond4).long(1496).dontFragment()),
 		},
+		or: []outcome{{words: "quotes the packet as it was to leave", ours: true, out: []frame{
+			on(a, tooBigFor(1496, v4(63).to(beyond4).long(1500).dontFragment())), on(a, tooBigFor(1496, v6(63).to(beyond6).long(1500))),
+			on(b, l(200, 0, 63), v4(63).to(beyond4).long(1496).dontFragment()),
+		}}},
 	},
 }
 

@@ -72,6 +72,15 @@ var oam = []trial{
 		},
 	},
 	{
+		rule: "O2", clause: "RFC 3813 §5", name: "labels in use, in and out",
+		config: lines(lsp(100, "swap 200 "+toB), lsp(101, "swap 201 "+toB), lsp(102, "swap 300 push 200 "+toB), lsp(103, "swap 200 "+toA)),
+		in:     []frame{on(a, l(100, 0, 64), v4(64))},
+		out:    []frame{on(b, l(200, 0, 63), v4(64))},
+		levels: map[string]int{
+			"interface/platform/InLabelsInUse": 5, ofPort(b, "OutLabelsInUse"): 3, ofPort(a, "OutLabelsInUse"): 1,
+		},
+	},
+	{
 		rule: "O2", clause: "RFC 3813 §5", name: "look-up failures by interface",
 		config: plainSwap,
 		in:     []frame{on(a, l(900, 0, 64), v4(64)), on(b, l(900, 0, 64), v4(64)), on(b, l(901, 0, 64), v4(64))},

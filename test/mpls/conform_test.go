@@ -32,10 +32,9 @@ func needed(c trial, list string) (words []string) {
 	return words
 }
 
-// TestConformance plays every case against the router that -router names, and prints what
-// it came to. Failing cases fail the test, except those of the kernel: what that one does is
-// to be known, not to be mended here.
-func TestConformance(t *testing.T) {
+// asked is the router of -router, for the length of a test.
+func asked(t *testing.T) *rig {
+	t.Helper()
 	r, err := openRouter(*routerName)
 	if errors.Is(err, errNoMPLS) {
 		t.Skip(err)
@@ -43,11 +42,19 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := r.close(); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+	return r
+}
+
+// TestConformance plays every case against the router that -router names, and prints what
+// it came to. Failing cases fail the test, except those of the kernel: what that one does is
+// to be known, not to be mended here.
+func TestConformance(t *testing.T) {
+	r := asked(t)
 	var results []result
 	for _, group := range rules {
 		t.Run(group.id, func(t *testing.T) {
@@ -61,6 +68,16 @@ func TestConformance(t *testing.T) {
 	fmt.Print(table(r.name(), results))
 	if err := write(t, r.name(), results); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRoutes plays the cases that can be told in the words of iproute2 by these.
+func TestRoutes(t *testing.T) {
+	r := asked(t)
+	for _, c := range trials() {
+		if c, ok := asRoutes(c); ok && len(needed(c, *without)) == 0 {
+			t.Run(c.rule+" "+c.name, func(t *testing.T) { r.run(t, c) })
+		}
 	}
 }
 

@@ -3,7 +3,6 @@ package mpls
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -103,18 +102,7 @@ const chunk = 256
 // TestFuzz: whatever comes, the router lives, what it sends is whole, and where it counts
 // by reason each frame is counted once.
 func TestFuzz(t *testing.T) {
-	r, err := openRouter(*routerName)
-	if errors.Is(err, errNoMPLS) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := r.close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	r := asked(t)
 	rng := rand.New(rand.NewPCG(*seed, 0))
 	reasons := map[string]uint64{}
 	for _, c := range []trial{fuzzed, fuzzed.decided()} {

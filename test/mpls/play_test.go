@@ -171,8 +171,10 @@ func (r *rig) judge(c trial, strict bool) (v verdict, words string, err error) {
 	if err != nil {
 		return failed, "counters: " + err.Error(), nil
 	}
-	if wrong := countersDiffer(c.counts, before, after); wrong != "" && v == passed {
-		return failed, wrong, nil
+	for _, wrong := range []string{countersDiffer(c.counts, before, after), countersDiffer(c.levels, nil, after)} {
+		if wrong != "" && v == passed {
+			return failed, wrong, nil
+		}
 	}
 	return v, words, nil
 }
@@ -258,8 +260,8 @@ func (w answer) most() int {
 	return 576
 }
 
-// countersDiffer says which counter rose by something else than it should have. Kinds that
-// a router does not have at all are not asked for.
+// countersDiffer says which counter rose by something else than it should have since before.
+// Kinds that a router does not have at all are not asked for.
 func countersDiffer(want map[string]int, before, after map[string]uint64) string {
 	kinds := map[string]bool{}
 	for name := range after {
@@ -271,7 +273,7 @@ func countersDiffer(want map[string]int, before, after map[string]uint64) string
 			continue
 		}
 		if got := after[name] - before[name]; got != uint64(want[name]) {
-			return fmt.Sprintf("%s rose by %d, want %d", name, got, want[name])
+			return fmt.Sprintf("counter %s: %d, want %d", name, got, want[name])
 		}
 	}
 	return ""

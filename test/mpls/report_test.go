@@ -1,6 +1,7 @@
 package mpls
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 )
@@ -50,6 +51,28 @@ func TestUndone(t *testing.T) {
 	} {
 		if got := ipUndone(line); got != want {
 			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+	}
+}
+
+// TestFlatten: the names that cases ask for, out of what `shunt mpls stats --json` says.
+func TestFlatten(t *testing.T) {
+	var stats map[string]any
+	err := json.Unmarshal([]byte(`{"interfaces": [
+		{"name": "platform", "index": 0, "space": 0, "mplsInterfacePerfInLabelLookupFailures": 3, "reasons": {"mpls_no_label": 3}},
+		{"name": "wan", "index": 4, "space": -1, "mplsInterfacePerfOutLabelsInUse": 2, "reasons": {"mpls_no_label": 1}}],
+		"in_segments": [{"space": 7, "label": 1048575, "mplsInSegmentPerfHCOctets": 4294967296, "mplsInSegmentPerfDiscontinuityTime": "2026-01-01T00:00:00Z"}],
+		"out_segments": [{"nhlfe": 2147483748, "port": "wan", "mplsOutSegmentPerfPackets": 5}]}`), &stats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flat := flatten(stats)
+	for name, want := range map[string]uint64{
+		"interface/platform/InLabelLookupFailures": 3, dropped(whyUnknown): 3, ofPort(b, "OutLabelsInUse"): 2,
+		inSegment(7, 1048575, "HCOctets"): 1 << 32, outSegment(2147483748, "Packets"): 5,
+	} {
+		if got, ok := flat[name]; !ok || got != want {
+			t.Errorf("%s: %d, want %d; there are %v", name, got, want, flat)
 		}
 	}
 }

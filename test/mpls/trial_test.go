@@ -24,6 +24,7 @@ type trial struct {
 	in, out []frame
 	or      []outcome                             // others that the RFCs allow, and this router does not do
 	counts  map[string]int                        // what counters rise by
+	levels  map[string]int                        // what numbers of things are, the fence's among them
 	check   func(in []frame, came [][]byte) error // instead of out
 }
 
