@@ -166,6 +166,25 @@ var payloads = []trial{
 		in: []frame{on(a, l(100, 0, 64), raw(v4(63).bytes(usual)[:12])), on(a, l(100, 0, 64), raw(v6(63).bytes(usual)[:24]))},
 	},
 	{
+		rule: "P3", clause: "IEEE 802.3 §4.2.3.3", name: "a short packet in a frame that was padded: swapped",
+		config: plainSwap, kernel: kernelSwap,
+		in:  []frame{on(a, l(100, 0, 64), v4(64).long(40).padded(2))},
+		out: []frame{on(b, l(200, 0, 63), v4(64).long(40).padded(2))},
+	},
+	{
+		rule: "P3", clause: "IEEE 802.3 §4.2.3.3", name: "popped: nobody minds what follows",
+		config: plainPop, kernel: kernelPop,
+		in:  []frame{on(a, l(100, 0, 64), v4(63).long(28).padded(14))},
+		out: []frame{on(b, v4(63).long(28).padded(14))},
+		or:  []outcome{{words: "without what followed", ours: true, out: []frame{on(b, v4(63).long(28))}}},
+	},
+	{
+		rule: "P3", clause: "IEEE 802.3 §4.2.3.3", name: "and delivered, so that it is forwarded without",
+		config: predefined, kernel: predefined,
+		in:  []frame{on(a, l(0, 0, 64), v4(64).long(40).padded(2)), on(a, l(2, 0, 64), v6(64).long(50).padded(1))},
+		out: []frame{on(b, v4(63).long(40)), on(b, v6(63).long(50))},
+	},
+	{
 		rule: "P3", clause: "RFC 1624 §3", name: "a wrong IPv4 checksum is not made right", // by summing the header anew
 		config: lsp(100, "ttl short-pipe pop "+toB),
 		in:     []frame{on(a, l(100, 0, 64), v4(64).spoiled(0x0110))},

@@ -21,6 +21,13 @@ var lookup = []trial{
 		out: []frame{on(b, l(201, 3, 63), v4(64)), on(a, l(202, 4, 63), v4(64))},
 	},
 	{
+		rule: "L1", clause: "RFC 3031 §3.14", name: "a space for a group of ports",
+		spaces: [2]string{"254", "254"},
+		config: []string{nhlfe(1, "swap 201 "+toB), nhlfe(2, "swap 202 "+toA), ilm(100, "space 254 nhlfe 1"), ilm(101, "space 254 nhlfe 2"), ilm(100, "nhlfe 2")},
+		in:     []frame{on(a, l(100, 3, 64), v4(64)), on(b, l(100, 4, 64), v4(64)), on(b, l(101, 4, 64), v4(64))},
+		out:    []frame{on(b, l(201, 3, 63), v4(64)), on(b, l(201, 4, 63), v4(64)), on(a, l(202, 4, 63), v4(64))},
+	},
+	{
 		rule: "L1", clause: "RFC 3031 §3.14", name: "a label of another space is unknown",
 		spaces: [2]string{"1", "0"},
 		config: lines(plainSwap, nhlfe(2, "swap 202 "+toB), ilm(100, "space 2 nhlfe 2")),

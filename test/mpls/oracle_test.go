@@ -207,6 +207,7 @@ func (o *oracle) route(from port, in []byte) (port, uint16, []byte) {
 		return 0, 0, nil
 	}
 	*ttl--
+	ip = ip[:min(len(ip), length(ip))]
 	if kind == kindIPv4 {
 		fixSum(ip)
 	}
@@ -215,6 +216,14 @@ func (o *oracle) route(from port, in []byte) (port, uint16, []byte) {
 		return o.sent(v)
 	}
 	return out, kind, ip
+}
+
+// length is what an IP header says it is.
+func length(ip []byte) int {
+	if ip[0]>>4 == 4 {
+		return int(binary.BigEndian.Uint16(ip[2:]))
+	}
+	return 40 + int(binary.BigEndian.Uint16(ip[4:]))
 }
 
 // fixSum makes the checksum of an IPv4 header right.

@@ -47,6 +47,7 @@ type packet struct {
 	sport, dport uint16
 	size         int    // payload of UDP
 	spoil        uint16 // bits of the IPv4 checksum that are wrong
+	trailer      int    // bytes behind it, as Ethernet pads short frames (IEEE 802.3 §4.2.3.3)
 	own          bool   // made by the router: TTL, identification and flow label are its choice
 }
 
@@ -66,6 +67,7 @@ func (p packet) ports(source, dest uint16) packet { p.sport, p.dport = source, d
 func (p packet) dontFragment() packet             { p.df = true; return p }
 func (p packet) with(options ...byte) packet      { p.options = options; return p }
 func (p packet) spoiled(bits uint16) packet       { p.spoil = bits; return p }
+func (p packet) padded(n int) packet              { p.trailer = n; return p }
 func (p packet) icmp(kind, code uint8, b ...byte) packet {
 	p.proto = protoICMP
 	if p.version == 6 {
@@ -101,11 +103,11 @@ func (p packet) bytes(f free) []byte {
 	if p.own {
 		p.ttl, p.id, flow = f.ttl, f.id, f.flow
 	}
-	transport := p.transport()
+	transport, trailer := p.transport(), make([]byte, p.trailer)
 	if p.version == 6 {
-		return p.header6(flow, transport)
+		return append(p.header6(flow, transport), trailer...)
 	}
-	return p.header4(transport)
+	return append(p.header4(transport), trailer...)
 }
 
 func (p packet) header4(transport []byte) []byte {
