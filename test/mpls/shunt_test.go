@@ -33,7 +33,9 @@ func newShunt() (*rig, error) {
 		return nil, err
 	}
 	s := &shunt{network: n}
-	s.daemon, err = n.StartDaemon(context.Background(), n.router(), program, "--port", deviceNames[a], "--port", deviceNames[b])
+	// Labels are switched in XDP, which a veth does not get by itself before traffic has shown
+	// what its peer is like.
+	s.daemon, err = n.StartDaemon(context.Background(), n.router(), program, "--port", deviceNames[a], "--port", deviceNames[b], "--xdp", "on")
 	if err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
