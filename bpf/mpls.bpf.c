@@ -15,6 +15,7 @@ enum { SWAP = NHLFE_SEND | NHLFE_SWAP << 8 | 1 << 16 | 1 << 24 };	/* and nothing
 
 static __always_inline int out(struct xdp_md *ctx, enum reason reason, int verdict)
 {
+	forget(reason);		/* where it comes from: the verifier knows less of that */
 	return leave(tally_of(this_cpu(), STAGE_MPLS, ctx->ingress_ifindex), reason, verdict);
 }
 

@@ -19,6 +19,7 @@ const (
 	byKernel   way = "kernel"   // the kernel's own counters of IPv4 or IPv6 have every frame
 	byXDP      way = "xdp"      // shunt's counters have every frame as a hit at XDP, the driver's as redirected
 	byTC       way = "tc"       // shunt's counters have every frame as a hit at TC ingress
+	byLabels   way = "labels"   // shunt's counters have every frame as switched, the driver's as redirected
 	byRedirect way = "redirect" // other people's XDP: the driver's counter alone has them
 	byOther    way = "other"    // none of these counts one: flow table, labels
 )
@@ -46,7 +47,8 @@ type insnCase struct {
 	mode        Mode                // what is on it
 	xdp         string              // the daemon's --xdp
 	frames      frameKind
-	labels      lab.MPLS // what is done to them
+	labels      lab.MPLS // what the kernel is to do to them
+	tables      []string // what shunt is: lines of `shunt mpls apply`
 	out         uint32   // label that frames must arrive with
 	way         way
 	start       func(*rig) (stop func() error, err error) // somebody else's fast path
@@ -82,12 +84,26 @@ var insnCases = []insnCase{
 		probe: hasXDPForward, start: xdpForward("fib")},
 	{name: "ipv4", title: "kernel IPv4 forwarding", lab: router, mode: Kernel, frames: ipv4, way: byKernel},
 	{name: "ipv6", title: "kernel IPv6 forwarding", lab: router, mode: Kernel, frames: ipv6, way: byKernel},
+	{name: "mpls-limit", title: "empty XDP redirect, labelled", lab: router, mode: Limit, frames: labeled, out: lab.LabelIn, way: byRedirect},
+	{name: "shunt-swap", title: "shunt, MPLS swap", lab: router, mode: Shunt, xdp: "on", frames: labeled,
+		tables: tables("swap %d", lab.LabelOut), out: lab.LabelOut, way: byLabels},
+	{name: "shunt-pop", title: "shunt, MPLS pop", lab: router, mode: Shunt, xdp: "on", frames: labeled,
+		tables: tables("pop"), way: byLabels},
 	{name: "mpls-swap", title: "kernel MPLS swap", lab: router, mode: Kernel, frames: labeled,
 		labels: lab.MPLSSwap, out: lab.LabelOut, way: byOther, probe: hasMPLS},
 	{name: "mpls-pop", title: "kernel MPLS pop", lab: router, mode: Kernel, frames: labeled,
 		labels: lab.MPLSPop, way: byOther, probe: hasMPLS},
 	{name: "mpls-push", title: "kernel MPLS push", lab: router, mode: Kernel, frames: ipv4,
 		labels: lab.MPLSPush, out: lab.LabelOut, way: byKernel, probe: all(hasMPLS, kernelHas("mpls_xmit", "mpls_iptunnel"))},
+}
+
+// tables are those by which labels that the generator sends get to the server.
+func tables(list string, args ...any) []string {
+	return []string{
+		"space set lan 0",
+		fmt.Sprintf("nhlfe add 1 "+list, args...) + " send dev wan via inet 198.19.0.2",
+		fmt.Sprintf("ilm add %d nhlfe 1", lab.LabelIn),
+	}
 }
 
 // insnFlows are the numbers of flows that each case is counted with.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"shunt/internal/api"
 	"shunt/internal/dataplane/traffic"
 )
 
@@ -166,6 +167,11 @@ func (b *boot) countFlows(ctx context.Context, c insnCase, flows int) (err error
 	if err := r.enter(ctx, c.mode); err != nil {
 		return err
 	}
+	if c.tables != nil {
+		if err := r.applyTables(ctx, c.tables); err != nil {
+			return err
+		}
+	}
 	if c.start != nil {
 		stop, err := c.start(r)
 		if err != nil {
@@ -231,18 +237,36 @@ func (r *rig) heat(ctx context.Context, c insnCase, g *source, flows int) error 
 		if err != nil {
 			return err
 		}
-		if ready && (c.mode == Attached || after.hits-before.hits+strays(flows) >= sent.Sent) {
+		if ready && (c.mode == Attached || after.hits-before.hits+after.labels-before.labels+strays(flows) >= sent.Sent) {
 			break
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("the daemon does not become fast in %v (XDP attached: %t, hits: %d of %d frames); its log ends: %s",
-				heatPatience, ready, after.hits-before.hits, sent.Sent, tail(r.daemon.Log()))
+				heatPatience, ready, after.hits-before.hits+after.labels-before.labels, sent.Sent, tail(r.daemon.Log()))
 		}
 	}
 	if c.check != nil {
 		return c.check(r, flows)
 	}
 	return nil
+}
+
+// applyTables replaces the daemon's label tables.
+func (r *rig) applyTables(ctx context.Context, lines []string) error {
+	var old strings.Builder
+	if err := r.client.MPLSSave(ctx, &old); err != nil {
+		return err
+	}
+	if old.Len() > 0 { // of an earlier case: a daemon begins with none
+		if err := r.clear(); err != nil {
+			return err
+		}
+		if err := r.enter(ctx, Shunt); err != nil {
+			return err
+		}
+	}
+	_, err := r.client.MPLSApply(ctx, api.MPLSChange{Lines: lines, Origin: "bench"})
+	return err
 }
 
 // strays is how many hits of a burst the kernel may forward instead: the frames of three
@@ -310,7 +334,7 @@ type ways struct {
 }
 
 func (a ways) less(b ways) ways {
-	return ways{counters{a.hits - b.hits, a.xdp - b.xdp, a.forwarded - b.forwarded}, a.redirected - b.redirected}
+	return ways{counters{a.hits - b.hits, a.xdp - b.xdp, a.labels - b.labels, a.forwarded - b.forwarded}, a.redirected - b.redirected}
 }
 
 func (r *rig) ways(ctx context.Context) (w ways, err error) {
@@ -351,6 +375,7 @@ func went(w way, s traffic.Stats, got ways, strays uint64) error {
 		byKernel:   {counters: counters{forwarded: burst}},
 		byXDP:      {counters: counters{hits: hits, xdp: hits, forwarded: stray}, redirected: hits},
 		byTC:       {counters: counters{hits: hits, forwarded: stray}},
+		byLabels:   {counters: counters{labels: burst}, redirected: burst},
 		byRedirect: {redirected: burst},
 		byOther:    {},
 	}[w]
@@ -358,8 +383,8 @@ func went(w way, s traffic.Stats, got ways, strays uint64) error {
 	case s.Frames != burst:
 		return fmt.Errorf("%d frames were sent and %d sunk, %d others came", burst, s.Frames, s.Foreign)
 	case got != want:
-		return fmt.Errorf("%d frames should go by %s; %d were hits at XDP, %d at TC, %d redirected, %d forwarded by the kernel",
-			burst, w, got.xdp, got.hits-got.xdp, got.redirected, got.forwarded)
+		return fmt.Errorf("%d frames should go by %s; %d were hits at XDP, %d at TC, %d switched, %d redirected, %d forwarded by the kernel",
+			burst, w, got.xdp, got.hits-got.xdp, got.labels, got.redirected, got.forwarded)
 	case s.Bad()+s.Duplicates+s.Lost+s.Reordered > 0:
 		return fmt.Errorf("of %d frames %d verified ones are bad, %d came twice, %d were lost, %d came late",
 			burst, s.Bad(), s.Duplicates, s.Lost, s.Reordered)

@@ -282,9 +282,9 @@ func TestWent(t *testing.T) {
 	hits := ways{counters{hits: burst, xdp: burst}, burst}
 	for w, got := range map[way]ways{
 		byKernel: {counters: counters{forwarded: burst}}, byXDP: hits, byTC: {counters: counters{hits: burst}},
-		byRedirect: {redirected: burst}, byOther: {},
+		byRedirect: {redirected: burst}, byOther: {}, byLabels: {counters: counters{labels: burst}, redirected: burst},
 	} {
-		for other := range map[way]bool{byKernel: true, byXDP: true, byTC: true, byRedirect: true, byOther: true} {
+		for other := range map[way]bool{byKernel: true, byXDP: true, byTC: true, byLabels: true, byRedirect: true, byOther: true} {
 			if err := went(other, whole, got, 0); (err == nil) != (w == other) {
 				t.Errorf("frames that went by %s are taken for %s: %v", w, other, err)
 			}
@@ -314,7 +314,7 @@ func TestStrays(t *testing.T) {
 	}
 	for forwarded, want := range map[uint64]bool{0: true, 30: true, 31: false} {
 		hits := burst - forwarded
-		got := ways{counters{hits, hits, forwarded}, hits}
+		got := ways{counters{hits: hits, xdp: hits, forwarded: forwarded}, hits}
 		if err := went(byXDP, traffic.Stats{Frames: burst}, got, 30); (err == nil) != want {
 			t.Errorf("%d forwarded: %v", forwarded, err)
 		}

@@ -94,10 +94,11 @@ func (r *rig) send(ctx context.Context, g *source, long time.Duration) (Phase, e
 	return p, nil
 }
 
-// counters are the two that must explain every frame.
+// counters are those that must explain every frame.
 type counters struct {
 	hits      uint64 // by shunt, wherever
 	xdp       uint64 // of these, in XDP
+	labels    uint64 // labelled frames that shunt switched
 	forwarded uint64 // by the kernel's IPv4 and IPv6
 }
 
@@ -107,7 +108,7 @@ func (r *rig) counters(ctx context.Context) (c counters, err error) {
 		if s, err = r.client.Status(ctx); err != nil {
 			return c, err
 		}
-		c.hits, c.xdp = s.Hits, s.Counters[api.StageXDP]["hit"]
+		c.hits, c.xdp, c.labels = s.Hits, s.Counters[api.StageXDP]["hit"], s.Counters[api.StageMPLS]["mpls_switched"]
 	}
 	err = r.top.LAN.NS.Do(func() error {
 		text, err := os.ReadFile("/proc/thread-self/net/snmp")

@@ -29,6 +29,11 @@ func (l *Labels) Adjacencies() ([]Adjacency, error) { return nil, nil }
 func (l *Labels) UpdateLabels(u *LabelUpdate) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for _, f := range u.FTN {
+		if f.NHLFE != 0 {
+			return fmt.Errorf("ftn %s: this data path puts no IP packets into LSPs, it switches labelled ones: take it out", f.Prefix)
+		}
+	}
 	if l.tables != nil && !u.Whole {
 		if err := l.tables.update(u); err != nil {
 			return err

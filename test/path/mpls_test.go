@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +20,6 @@ type switcher struct {
 	*bench
 	table  *lfib.Table
 	labels *dataplane.Labels
-	lan    net.HardwareAddr
 }
 
 // openSwitcher gives the port to the client label space 0, and writes tables from lines.
