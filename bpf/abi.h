@@ -52,7 +52,7 @@ enum reason {
 	REASON_HIT = 0,			/* repeated */
 	/* what the packet is: XDP and TC ingress */
 	REASON_PAUSED,			/* `shunt pause` */
-	REASON_NOT_IP,			/* ARP, LLDP, MPLS, ...: the kernel's */
+	REASON_NOT_IP,			/* ARP, LLDP, ...: the kernel's */
 	REASON_VLAN_TAG,		/* tagged, in the frame or beside it */
 	REASON_NOT_HOST,		/* group MAC, or not for this router's MAC */
 	REASON_IPSEC,			/* came out of an IPsec tunnel */
@@ -425,13 +425,6 @@ struct policies {
 /* The groups that a port is in, for either bank. */
 struct member {
 	__u32 groups[2];
-};
-
-/* XDP programs that call each other, by their row in `programs`. */
-enum program {
-	PROGRAM_XDP = 0,
-	PROGRAM_MPLS = 1,
-	PROGRAMS = 2,
 };
 
 _Static_assert((int)REASONS < (int)TALLY, "tally");

@@ -22,6 +22,12 @@ enum mpls_size {
 	LABEL_CHOICES = 64,
 };
 
+/* Programs that shunt_mpls() calls, by their row in `programs`. */
+enum program {
+	PROGRAM_XDP = 0,
+	PROGRAMS = 1,
+};
+
 /* A label of one space, and the number of its row of counters. */
 struct ilm {
 	__u32 nhlfe;			/* 0: no such label */

@@ -99,13 +99,4 @@ struct {
 	__uint(max_entries, EVENTS);
 } events SEC(".maps");
 
-/* XDP programs, which call each other. The daemon writes: without the second one, labelled
- * frames are the kernel's. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, PROGRAMS);
-	__type(key, __u32);
-	__type(value, __u32);
-} programs SEC(".maps");
-
 #endif

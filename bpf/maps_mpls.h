@@ -39,6 +39,14 @@ struct label_port label_ports[MAX_PORTS] SEC(".data.label_ports");
 struct segment in_segments[2] SEC(".data.in_segments");
 struct segment out_segments[2] SEC(".data.out_segments");
 
+/* Where what has no labels goes on. The daemon writes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, PROGRAMS);
+	__type(key, __u32);
+	__type(value, __u32);
+} programs SEC(".maps");
+
 /* Rows less one: how many NHLFEs, and how many of the others. */
 const volatile __u32 nhlfe_mask = 1, row_mask = 1, choice_mask = 1, adjacency_mask = 1, segment_mask = 1;
 

@@ -39,7 +39,7 @@ static __noinline int meter_spent(enum reason reason)
 
 static __always_inline int is_policed(enum reason reason)
 {
-	return rarely(ctl.policed >> reason & 1);
+	return rarely(ctl.policed >> reason & 1) && (__u32)reason < RATES;
 }
 
 /* Is the packet over the rate of its reason? Then it is to be dropped, as REASON_POLICED. */

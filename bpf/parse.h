@@ -233,6 +233,8 @@ static __always_inline void key_ipv6(struct frame *f)
 /* Not IP: what else? */
 static __always_inline enum reason why_not_ip(__u32 type)
 {
+	if (type == wire16(ETH_P_MPLS_UC) || type == wire16(ETH_P_MPLS_MC))
+		return REASON_MPLS_OFF;		/* where a port has a label space it does not come this far */
 	return type == wire16(ETH_P_8021Q) || type == wire16(ETH_P_AD) ? REASON_VLAN_TAG : REASON_NOT_IP;
 }
 

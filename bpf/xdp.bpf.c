@@ -233,19 +233,11 @@ static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 f
 	return out(f, REASON_HIT, XDP_REDIRECT);
 }
 
-/* Labels have tables and a program of their own (mpls.bpf.c), where they are switched at all. */
-static __always_inline int no_ip(struct xdp_md *ctx, struct frame *f)
-{
-	if (within(f, f->data, ETH_HLEN) && ether_type(f) == wire16(ETH_P_MPLS_UC))
-		bpf_tail_call(ctx, &programs, PROGRAM_MPLS);
-	return refused(ctx, REASON_HIT);
-}
-
 /* All but IPv4. */
 static __always_inline int other(struct xdp_md *ctx, struct frame *f)
 {
 	if (!frame_fits(f, 6) || ether_type(f) != wire16(ETH_P_IPV6))
-		return no_ip(ctx, f);
+		return refused(ctx, REASON_HIT);
 	frame_point(f, 6);
 	f->proto = protocol_of(f);
 	return way(ctx, f, 6);

@@ -68,6 +68,15 @@ func (p *Plane) adoptLinks() error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
+		if kind == "xdp" && switchesLabels(l) {
+			// by an earlier daemon's tables, which go on until there are new ones (giveXDP)
+			p.links[e.Name()] = &attachment{link: l, index: index, kind: kind}
+			p.special[index] = nil
+			if info, err := l.Info(); err == nil {
+				p.given[info.Program] = true
+			}
+			continue
+		}
 		// the interface may be gone: then the link is dead, and Apply makes a new one
 		if err := l.Update(prog); err != nil {
 			l.Unpin()
@@ -297,18 +306,89 @@ func (p *Plane) attach(index int, kinds ...string) error {
 		if p.links[name] != nil {
 			continue
 		}
-		l, err := p.newLink(index, kind)
+		l, err := p.pinnedLink(index, kind)
 		if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) {
 			return ErrTaken
 		}
 		if err != nil {
-			return fmt.Errorf("attach %s program: %w", kind, err)
-		}
-		if err := l.Pin(p.pin("links", name)); err != nil {
-			l.Close()
-			return fmt.Errorf("%s: %w", p.pin("links", name), err)
+			return err
 		}
 		p.links[name] = &attachment{link: l, index: index, kind: kind}
+	}
+	return nil
+}
+
+func (p *Plane) pinnedLink(index int, kind string) (link.Link, error) {
+	p.give.Lock()
+	defer p.give.Unlock()
+	l, err := p.newLink(index, kind)
+	if err != nil {
+		return nil, fmt.Errorf("attach %s program: %w", kind, err)
+	}
+	if err := l.Pin(p.pin("links", linkName(index, kind))); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("%s: %w", p.pin("links", linkName(index, kind)), err)
+	}
+	return l, nil
+}
+
+// switchesLabels tells whether a link has the program of a port with a label space.
+func switchesLabels(l link.Link) bool {
+	info, err := l.Info()
+	if err != nil {
+		return false
+	}
+	prog, err := ebpf.NewProgramFromID(info.Program)
+	if err != nil {
+		return false
+	}
+	defer prog.Close()
+	about, err := prog.Info()
+	return err == nil && about.Name == "shunt_mpls"
+}
+
+// giveXDP has some ports have another XDP program than the rest, those that are attached and
+// those that will be. It may be called beside Apply: who attaches and who replaces have
+// a lock of their own, and links are found by their pins.
+func (p *Plane) giveXDP(want map[int]*ebpf.Program) error {
+	p.give.Lock()
+	defer p.give.Unlock()
+	p.remember(p.xdp)
+	for _, prog := range want {
+		p.remember(prog)
+	}
+	for index := range p.special {
+		if want[index] == nil {
+			if err := p.replaceXDP(index, p.xdp); err != nil {
+				return err
+			}
+			delete(p.special, index)
+		}
+	}
+	for index, prog := range want {
+		if p.special[index] == prog {
+			continue
+		}
+		if err := p.replaceXDP(index, prog); err != nil {
+			return err
+		}
+		p.special[index] = prog
+	}
+	return nil
+}
+
+// replaceXDP does nothing to a port without XDP, or that has gone.
+func (p *Plane) replaceXDP(index int, prog *ebpf.Program) error {
+	l, err := link.LoadPinnedLink(p.pin("links", linkName(index, "xdp")), nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("XDP of interface %d: %w", index, err)
+	}
+	defer l.Close()
+	if err := l.Update(prog); err != nil && !errors.Is(err, unix.ENOLINK) {
+		return fmt.Errorf("XDP of interface %d: %w", index, err)
 	}
 	return nil
 }
@@ -316,7 +396,11 @@ func (p *Plane) attach(index int, kinds ...string) error {
 func (p *Plane) newLink(index int, kind string) (link.Link, error) {
 	switch kind {
 	case "xdp":
-		return link.AttachXDP(link.XDPOptions{Program: p.xdp, Interface: index, Flags: link.XDPDriverMode})
+		prog := p.special[index]
+		if prog == nil {
+			prog = p.xdp
+		}
+		return link.AttachXDP(link.XDPOptions{Program: prog, Interface: index, Flags: link.XDPDriverMode})
 	case "ingress":
 		return link.AttachTCX(link.TCXOptions{Program: p.in, Interface: index, Attach: ebpf.AttachTCXIngress})
 	}
@@ -400,8 +484,27 @@ func (p *Plane) ForeignTCX(index int) ([]string, error) {
 	return names, nil
 }
 
-// OwnsXDP tells whether the XDP program with this id is the one that shunt attached there.
-func (p *Plane) OwnsXDP(index int, id uint32) bool { return p.owns(index, "xdp", ebpf.ProgramID(id)) }
+// OwnsXDP tells whether the XDP program with this id is one that shunt attached there, if not
+// the one that is there now: it may have been replaced (giveXDP) since the caller saw it.
+func (p *Plane) OwnsXDP(index int, id uint32) bool {
+	if p.owns(index, "xdp", ebpf.ProgramID(id)) {
+		return true
+	}
+	p.give.Lock()
+	defer p.give.Unlock()
+	return p.links[linkName(index, "xdp")] != nil && p.given[ebpf.ProgramID(id)]
+}
+
+// remember takes a program for one of shunt's. The caller holds give.
+func (p *Plane) remember(prog *ebpf.Program) {
+	info, err := prog.Info()
+	if err != nil {
+		return
+	}
+	if id, ok := info.ID(); ok {
+		p.given[id] = true
+	}
+}
 
 func (p *Plane) owns(index int, kind string, id ebpf.ProgramID) bool {
 	a := p.links[linkName(index, kind)]

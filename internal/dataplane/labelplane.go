@@ -5,16 +5,18 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"github.com/cilium/ebpf"
 )
 
 // Labels is label switching on a Plane, by tables that updates fill; the first one makes them
 // and is to be a whole one. What is in force goes on when this process ends.
 type Labels struct {
-	plane  *Plane
-	size   LabelSizes
-	mu     sync.Mutex // guards tables
-	tables *tables
-	used   bool // they are in force
+	plane   *Plane
+	size    LabelSizes
+	mu      sync.Mutex // guards tables
+	tables  *tables
+	refused error // why there are none
 }
 
 // Labels returns it, with so much room for its tables.
@@ -34,13 +36,20 @@ func (l *Labels) UpdateLabels(u *LabelUpdate) error {
 			return fmt.Errorf("ftn %s: this data path puts no IP packets into LSPs, it switches labelled ones: take it out", f.Prefix)
 		}
 	}
+	if l.refused != nil {
+		return l.refused
+	}
 	if l.tables != nil && !u.Whole {
 		if err := l.tables.update(u); err != nil {
 			return err
 		}
-		return l.use(u)
+		return l.use()
 	}
 	fresh, err := l.plane.newTables(l.size)
+	if err != nil && u.nothing() {
+		l.refused = err // those who want no labels need not care
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -48,24 +57,25 @@ func (l *Labels) UpdateLabels(u *LabelUpdate) error {
 		fresh.close()
 		return err
 	}
-	if l.tables != nil {
-		l.tables.close()
+	old := l.tables
+	l.tables = fresh
+	err = l.use()
+	if old != nil {
+		old.close()
 	}
-	l.tables, l.used = fresh, false
-	return l.use(u)
+	return err
 }
 
-// use puts the tables in force if there is anything in them. Without, labelled frames are
-// the kernel's.
-func (l *Labels) use(u *LabelUpdate) error {
-	switch {
-	case l.used:
-		return nil
-	case u.nothing():
-		return l.plane.noLabels()
+// Program is the XDP program of ports that have a label space, for tests of the data path.
+func (l *Labels) Program() *ebpf.Program { return l.tables.program() }
+
+// use has the ports with a label space go by the tables, and all others by IP alone.
+func (l *Labels) use() error {
+	want := map[int]*ebpf.Program{}
+	for index := range l.tables.ports {
+		want[index] = l.tables.program()
 	}
-	l.used = true
-	return l.tables.use()
+	return l.plane.giveXDP(want)
 }
 
 func (u *LabelUpdate) nothing() bool {
@@ -194,11 +204,23 @@ func (l *Labels) LabelStats() (LabelStats, error) {
 		if err != nil {
 			return s, err
 		}
+		x, err := l.plane.Counters(StageXDP, index)
+		if err != nil {
+			return s, err
+		}
+		t, err := l.plane.Counters(StageTCIngress, index)
+		if err != nil {
+			return s, err
+		}
 		port := LabelPortStats{LookupFailures: c.Of("mpls_no_label"), Reasons: map[string]uint64{}}
 		for reason, n := range c.Packets {
 			if word := Reasons[reason]; n > 0 && word != "mpls_switched" {
 				port.Reasons[word] = n
 			}
+		}
+		// without a label space a port has the program for IP, or TC ingress alone
+		if off := c.Of("mpls_off") + max(x.Of("mpls_off"), t.Of("mpls_off")); off > 0 {
+			port.Reasons["mpls_off"] = off
 		}
 		if len(port.Reasons) > 0 {
 			s.Ports[index] = port

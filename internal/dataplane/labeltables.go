@@ -22,9 +22,9 @@ type LabelSizes struct {
 	NHLFEs int
 }
 
-// tables are those of one mpls.bpf.c. They begin empty and are used from use() on, with
-// all that was said before; the ones that were in use go then. So a new daemon can build its
-// tables aside while those of the daemon before go on.
+// tables are those of one mpls.bpf.c. They begin empty and are in force once ports have their
+// program; the ones that were in force go then. So a new daemon can build its tables aside
+// while those of the daemon before go on.
 //
 // Nothing is changed where a packet may be reading it: an entry gets a row of its own, then
 // one word names the new row. The old one is used again when every packet is through that
@@ -46,6 +46,7 @@ type tables struct {
 	in       rows[LabelKey]
 	out      rows[uint32]
 	segments int            // rows of a CPU
+	ports    map[int]bool   // that have a label space, by ifindex
 	since    [2][]time.Time // when the counters of in- and out-segments began, by row
 }
 
@@ -109,11 +110,15 @@ func (p *Plane) newTables(size LabelSizes) (*tables, error) {
 		return nil, fmt.Errorf("label switching: %w", err)
 	}
 	l := &tables{
-		plane: p, adjacent: map[uint32]int{}, coll: coll, memory: map[string]*ebpf.Memory{}, spaces: map[lfib.Space]*space{}, made: map[uint32]*made{}, byTC: map[LabelKey]uint32{},
+		plane: p, adjacent: map[uint32]int{}, ports: map[int]bool{}, coll: coll, memory: map[string]*ebpf.Memory{}, spaces: map[lfib.Space]*space{}, made: map[uint32]*made{}, byTC: map[LabelKey]uint32{},
 		nhlfes: newRows[uint32](nhlfes), records: row{most: uint32(records - 1)}, choices: row{most: uint32(choices - 1)},
 		maps: newRows[string](int(mplsMplsSizeLABEL_MAPS)),
 		in:   newRows[LabelKey](segments), out: newRows[uint32](segments), segments: segments,
 		since: [2][]time.Time{make([]time.Time, segments), make([]time.Time, segments)},
+	}
+	if err := coll.Maps["programs"].Put(uint32(mplsProgramPROGRAM_XDP), p.xdp); err != nil {
+		l.close()
+		return nil, fmt.Errorf("label switching: %w", err)
 	}
 	for _, name := range labelSections {
 		if l.memory[name], err = coll.Maps[".data."+name].Memory(); err != nil {
@@ -124,27 +129,8 @@ func (p *Plane) newTables(size LabelSizes) (*tables, error) {
 	return l, nil
 }
 
-// use has labelled frames go by these tables from now on.
-func (l *tables) use() error {
-	programs := l.plane.maps["programs"]
-	if err := programs.Put(uint32(mplsProgramPROGRAM_XDP), l.plane.xdp); err != nil {
-		return fmt.Errorf("label switching: %w", err)
-	}
-	if err := programs.Put(uint32(mplsProgramPROGRAM_MPLS), l.coll.Programs["shunt_mpls"]); err != nil {
-		return fmt.Errorf("label switching: %w", err)
-	}
-	return nil
-}
-
-// noLabels leaves labelled frames to the kernel.
-func (p *Plane) noLabels() error {
-	for _, n := range []uint32{uint32(mplsProgramPROGRAM_MPLS), uint32(mplsProgramPROGRAM_XDP)} {
-		if err := p.maps["programs"].Delete(n); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("label switching: %w", err)
-		}
-	}
-	return nil
-}
+// program is the XDP program of ports that have a label space.
+func (l *tables) program() *ebpf.Program { return l.coll.Programs["shunt_mpls"] }
 
 // SetLabelHold says for how many jiffies labels are switched with the daemon dead; 0: for ever.
 func (p *Plane) SetLabelHold(jiffies uint32) {
@@ -179,6 +165,7 @@ func (l *tables) setPort(to LabelPort) error {
 		if !taken {
 			write(l, "label_ports", n, &mplsLabelPort{})
 		}
+		delete(l.ports, to.Index)
 		return nil
 	}
 	if taken {
@@ -188,6 +175,7 @@ func (l *tables) setPort(to LabelPort) error {
 		return err
 	}
 	write(l, "label_ports", n, &mplsLabelPort{Ifindex: uint32(to.Index), Space: uint16(to.Space + 1), Mac: to.MAC})
+	l.ports[to.Index] = true
 	return nil
 }
 

@@ -77,6 +77,10 @@ type Plane struct {
 	raise   sync.Mutex // Bump reads, then writes; Forget clears bits that it alone reads, and reads ports
 	obeyed  []obeyed   // by Forget, a while ago; under raise
 
+	give    sync.Mutex            // guards special and given, and XDP links as they are made or replaced
+	special map[int]*ebpf.Program // XDP programs of ports that have another one; nil: an earlier daemon's
+	given   map[ebpf.ProgramID]bool
+
 	// TookOver tells that the maps and links of an earlier process were kept.
 	TookOver bool
 	closers  []func() error
@@ -101,7 +105,7 @@ func Open(o Options) (*Plane, error) {
 		return nil, err
 	}
 	p := &Plane{
-		dir: o.Dir, links: map[string]*attachment{}, ports: map[int]Attach{}, refused: map[int]error{},
+		dir: o.Dir, links: map[string]*attachment{}, ports: map[int]Attach{}, refused: map[int]error{}, special: map[int]*ebpf.Program{}, given: map[ebpf.ProgramID]bool{},
 		closers: []func() error{release},
 	}
 	if err := p.begin(o); err != nil {

@@ -52,7 +52,7 @@ var table = map[string]meaning{
 	// What the packet is.
 	"paused": {"shunt is paused: everything takes the kernel's way", operator,
 		"shunt resume"},
-	"not_ip": {"neither IPv4 nor IPv6: ARP, LLDP, MPLS and the like belong to the kernel", doubt, ""},
+	"not_ip": {"neither IPv4 nor IPv6: ARP, LLDP and the like belong to the kernel", doubt, ""},
 	"vlan_tag": {"the frame carries a VLAN tag", doubt,
 		"tagged traffic stays on the kernel's way; untagged traffic of the same port is fast"},
 	"not_host": {"broadcast, multicast, or for another machine's MAC address", never, ""},

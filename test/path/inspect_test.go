@@ -52,7 +52,7 @@ func linkFrames(b *bench) []punted {
 	options := sealed(put16(put8(slices.Concat(u[:34], []byte{1, 1, 1, 0}, u[34:]), 14, 0x46), 16, uint16(len(u)-14+4)))
 	return []punted{
 		{"ARP", "not_ip", put16(u, 12, 0x0806)},
-		{"MPLS", "not_ip", put16(u, 12, 0x8847)},
+		{"MPLS", "mpls_off", put16(u, 12, 0x8847)},
 		{"length instead of a type", "not_ip", put16(u, 12, 46)},
 		{"VLAN tag", "vlan_tag", tagged(0x8100)},
 		{"service tag", "vlan_tag", tagged(0x88a8)},

@@ -89,7 +89,7 @@ source_full          xdp tc-ingress
 policed              xdp tc-ingress
 mpls_switched        mpls
 mpls_delivered       mpls
-mpls_off             mpls
+mpls_off             xdp tc-ingress mpls
 mpls_malformed       mpls
 mpls_no_label        mpls
 mpls_ttl             mpls

@@ -95,6 +95,11 @@ func (s *switcher) write(t *testing.T, random bool, lines ...string) {
 	check(t, s.labels.UpdateLabels(&u))
 }
 
+// in puts a frame through the program of a port with a label space.
+func (s *switcher) in(index int, frame []byte) (exercise.Outcome, error) {
+	return s.Labelled(s.labels.Program(), index, frame, 0)
+}
+
 // lse is a label stack entry.
 func lse(label, tc, bottom, ttl int) []byte {
 	return binary.BigEndian.AppendUint32(nil, uint32(label<<12|tc<<9|bottom<<8|ttl))
@@ -122,7 +127,7 @@ func TestSwap(t *testing.T) {
 	var o exercise.Outcome
 	s.counts(t, "mpls mpls_switched", func() {
 		var err error
-		o, err = s.XDP(s.LANIndex, in)
+		o, err = s.in(s.LANIndex, in)
 		check(t, err)
 	})
 	want := s.sent(0x8847, append(append(lse(200, 5, 0, 63), lse(17, 2, 1, 9)...), "anything"...))
@@ -187,7 +192,7 @@ func TestEveryWordOfLabels(t *testing.T) {
 		{"not_host", foreign, pass, ""},
 	} {
 		s.counts(t, "mpls "+c.word+c.counts, func() {
-			o, err := s.XDP(s.LANIndex, c.frame)
+			o, err := s.in(s.LANIndex, c.frame)
 			check(t, err)
 			if o.Verdict != c.verdict {
 				t.Errorf("%s: verdict %d, want %d", c.word, o.Verdict, c.verdict)
@@ -200,13 +205,13 @@ func TestEveryWordOfLabels(t *testing.T) {
 	}
 
 	s.counts(t, "mpls mpls_no_room", func() {
-		_, err := s.XDPUnmarkable(s.LANIndex, one(108, 64))
+		_, err := s.Labelled(s.labels.Program(), s.LANIndex, one(108, 64), exercise.MetaMax)
 		check(t, err)
 	})
 	s.counted(t, "mpls_no_room", "mpls", "lan", s.LANIndex)
 
 	s.counts(t, "mpls mpls_off", func() {
-		o, err := s.XDP(s.WANIndex, one(101, 64))
+		o, err := s.in(s.WANIndex, one(101, 64))
 		check(t, err)
 		if o.Verdict != pass {
 			t.Errorf("a port without a label space: verdict %d", o.Verdict)
@@ -220,7 +225,7 @@ func TestEveryWordOfLabels(t *testing.T) {
 	s.SetLabelHold(10 * s.HZ)
 	s.Edit(func(c *exercise.Control) { c.Beat = now - 11*s.HZ })
 	s.counts(t, "mpls mpls_orphaned", func() {
-		_, err := s.XDP(s.LANIndex, one(101, 64))
+		_, err := s.in(s.LANIndex, one(101, 64))
 		check(t, err)
 	})
 	s.counted(t, "mpls_orphaned", "mpls", "lan", s.LANIndex)
@@ -232,7 +237,7 @@ func TestEveryWordOfLabels(t *testing.T) {
 	check(t, s.Map("tx").Delete(port.Tx))
 	for _, label := range []int{101, 107} {
 		s.counts(t, "mpls mpls_egress_gone", func() {
-			_, err := s.XDP(s.LANIndex, one(label, 64))
+			_, err := s.in(s.LANIndex, one(label, 64))
 			check(t, err)
 		})
 	}
@@ -349,7 +354,7 @@ func (s *switcher) compare(t *testing.T, random *rand.Rand, seed uint64) {
 	want := s.table.Switch(0, in[14:], lfib.Env{Adjacency: func(*lfib.Send) (int, bool) { return 1500, true }})
 	before, err := s.Count()
 	check(t, err)
-	o, err := s.XDP(s.LANIndex, in)
+	o, err := s.in(s.LANIndex, in)
 	check(t, err)
 	after, err := s.Count()
 	check(t, err)

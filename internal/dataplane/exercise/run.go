@@ -60,7 +60,7 @@ type Outcome struct {
 	Marked  bool   // XDP only: TC ingress is to look at it
 }
 
-// room is for frames that grow; none does today.
+// room is for frames that grow.
 const room = 64
 
 // XDP puts a frame through the XDP program as if it came in by a port.
@@ -71,17 +71,27 @@ func (r *Rig) XDP(index int, frame []byte) (Outcome, error) {
 // mark is enum mark_magic of bpf/abi.h, as it stands in front of a frame.
 var mark = binary.NativeEndian.AppendUint32(nil, 0x73687574)
 
-// metaMax is how much metadata there is room for: XDP_PACKET_HEADROOM without struct
+// MetaMax is how much metadata there is room for: XDP_PACKET_HEADROOM without struct
 // xdp_frame (bpf_xdp_adjust_meta()).
-const metaMax = 256 - 40
+const MetaMax = 256 - 40
 
 // XDPUnmarkable is XDP by a driver that has no room left for metadata.
 func (r *Rig) XDPUnmarkable(index int, frame []byte) (Outcome, error) {
-	return r.xdp(index, frame, metaMax)
+	return r.xdp(index, frame, MetaMax)
+}
+
+// Labelled puts a frame through the XDP program of a port with a label space, with so many bytes
+// of metadata in front of it.
+func (r *Rig) Labelled(prog *ebpf.Program, index int, frame []byte, meta int) (o Outcome, err error) {
+	return r.xdpBy(prog, index, frame, meta)
 }
 
 // xdp runs the XDP program with so many bytes of metadata in front of the frame.
 func (r *Rig) xdp(index int, frame []byte, meta int) (o Outcome, err error) {
+	return r.xdpBy(r.programs["shunt_xdp"], index, frame, meta)
+}
+
+func (r *Rig) xdpBy(prog *ebpf.Program, index int, frame []byte, meta int) (o Outcome, err error) {
 	ctx := xdpMD{Data: uint32(meta), DataEnd: uint32(meta + len(frame)), IngressIfindex: uint32(index)}
 	after := make([]byte, binary.Size(ctx))
 	run := ebpf.RunOptions{
@@ -89,11 +99,11 @@ func (r *Rig) xdp(index int, frame []byte, meta int) (o Outcome, err error) {
 		Context: ctx, ContextOut: after,
 	}
 	err = r.LAN.NS.Do(func() (err error) {
-		o.Verdict, err = r.programs["shunt_xdp"].Run(&run)
+		o.Verdict, err = prog.Run(&run)
 		return err
 	})
 	if err != nil {
-		return o, fmt.Errorf("run shunt_xdp on %d bytes: %w", len(frame), err)
+		return o, fmt.Errorf("run %v on %d bytes: %w", prog, len(frame), err)
 	}
 	if _, err := binary.Decode(after, binary.NativeEndian, &ctx); err != nil {
 		return o, err
