@@ -146,12 +146,40 @@ var ttlPush = []trial{
 		},
 	},
 	{
+		rule: "T4", clause: "RFC 3443 §3.1", name: "over IP that a uniform pop exposed: the TTL that the packet has then",
+		config: popThenPush("uniform"),
+		in:     []frame{on(a, l(100, 0, 64), v4(64)), on(a, l(100, 0, 30), v4(64)), on(a, l(100, 0, 64), v6(30)), on(a, l(100, 0, 2), v6(64)), on(a, l(100, 0, 64), v4(1))},
+		out: []frame{
+			on(b, l(300, 0, 63), v4(63)), on(b, l(300, 0, 29), v4(29)), on(b, l(300, 0, 30), v6(30)), // the smaller one stays: T7
+			on(b, l(300, 0, 1), v6(1)), on(b, l(300, 0, 1), v4(1)),
+		},
+		or: []outcome{{words: "that of the popped label", ours: true, out: []frame{
+			on(b, l(300, 0, 63), v4(63)), on(b, l(300, 0, 29), v4(29)), on(b, l(300, 0, 63), v6(30)), on(b, l(300, 0, 1), v6(1)), on(b, l(300, 0, 63), v4(1)),
+		}}},
+	},
+	{
+		rule: "T4", clause: "RFC 3032 §2.4.2", name: "and nothing if that is 0", needs: "zero",
+		config: popThenPush("uniform"),
+		in:     []frame{on(a, l(100, 0, 64), v4(0).from(nobody4)), on(a, l(100, 0, 64), v6(0).from(nobody6)), on(a, l(100, 0, 1), v4(64).from(nobody4))},
+	},
+	{
+		rule: "T4", clause: "RFC 3443 §3.2", name: "over IP that a pipe's pop exposed: its own TTL, counted down",
+		config: popThenPush("pipe"),
+		in:     []frame{on(a, l(100, 0, 1), v4(64)), on(a, l(100, 0, 64), v6(30)), on(a, l(100, 0, 64), v4(1).from(nobody4)), on(a, l(100, 0, 64), v6(0).from(nobody6))},
+		out:    []frame{on(b, l(300, 0, 63), v4(63)), on(b, l(300, 0, 29), v6(29))},
+	},
+	{
 		rule: "T4", clause: "RFC 3032 §2.1", name: "a TTL that does not fit into eight bits is refused",
 		config:        []string{nhlfe(1, "swap 200 "+toB)},
 		refused:       []string{nhlfe(2, "swap 200 push 300 ttl 256 "+toB), nhlfe(2, "swap 200 push 300 ttl -1 "+toB)},
 		kernel:        predefined,
 		kernelRefused: []string{"route add 198.51.100.0/24 encap mpls 200 ttl 256 via inet 198.19.0.2 dev @B"},
 	},
+}
+
+// popThenPush pops a label, and an NHLFE that is chosen then pushes another one.
+func popThenPush(model string) []string {
+	return []string{nhlfe(1, "push 300 "+toB), nhlfe(100, "ttl "+model+" pop by-tc 0:1"), ilm(100, "nhlfe 100")}
 }
 
 // ttlPop: T5 to T9.
@@ -236,6 +264,12 @@ var ttlPop = []trial{
 		in: append(append(inModels(l(100, 0, 0), l(300, 0, 64), pseudowire()), inModels(l(100, 0, 0), v4(64).from(nobody4))...),
 			on(a, l(103, 0, 0), pseudowire()), on(a, l(104, 0, 0), pseudowire())),
 		counts: map[string]int{dropped(whyZero): 8},
+	},
+	{
+		rule: "T9", clause: "RFC 3032 §2.4.2, RFC 1812 §5.3.1", name: "PHP, uniform: nor is a packet whose TTL of 0 would stay", needs: "zero",
+		config: plainPop,
+		in:     []frame{on(a, l(100, 0, 64), v4(0).from(nobody4)), on(a, l(100, 0, 64), v6(0).from(nobody6))},
+		or:     []outcome{{words: "the TTL is replaced, as RFC 3443 says", out: []frame{on(b, v4(63).from(nobody4)), on(b, v6(63).from(nobody6))}}},
 	},
 }
 

@@ -44,7 +44,7 @@ var (
 )
 
 // notYet are the needs that shunt does not meet yet.
-const notYet = "icmp,fragment,ftn,upstream,vlan,multicast,alert"
+const notYet = "icmp,fragment,ftn,upstream,vlan,multicast,alert,zero"
 
 // program is shunt, built once it is asked for.
 var program string

@@ -51,6 +51,7 @@ var needs = map[string]string{
 	"upstream":  "upstream-assigned labels come with EtherType 0x8848",
 	"vlan":      "labelled frames come and go with a VLAN tag",
 	"multicast": "labelled frames come to a group MAC",
+	"zero":      "an IP TTL of 0 beneath a label that is popped is looked at",
 	"alert":     "the daemon forwards what it was given for a router alert",
 }
 
