@@ -4,10 +4,10 @@
 // the router is told, which frames go in at its ports A and B, and which must come out, byte
 // by byte. How a router is told is a driver's business:
 //
-//	go test ./test/mpls -run TestConformance                       shunt, in a lab
-//	go test ./test/mpls -run TestConformance -router kernel        the kernel's own MPLS, where it has any
-//	go test ./test/mpls -run TestConformance -router reference     a few lines that switch labels by hand
-//	go test ./test/mpls -run TestConformance -router none -a eth1 -b eth2 -mac-a MAC -mac-b MAC
+//	go test -v ./test/mpls -run TestConformance                       shunt, in a lab
+//	go test -v ./test/mpls -run TestConformance -router kernel        the kernel's own MPLS, where it has any
+//	go test -v ./test/mpls -run TestConformance -router reference     a few lines that switch labels by hand
+//	go test -v ./test/mpls -run TestConformance -router none -a eth1 -b eth2 -mac-a MAC -mac-b MAC
 //	                                                               somebody else's, behind two interfaces
 //
 // For the last, every case prints as JSON what the router must have been told; -configure

@@ -147,7 +147,8 @@ func (r *rig) judge(c trial, strict bool) (v verdict, words string, err error) {
 		return notOffered, words, nil
 	}
 	if err := r.configure(c); err != nil {
-		return failed, "configuration: " + err.Error(), r.reset(c)
+		_ = r.reset(c) // of what there is; the rest cannot be taken away
+		return failed, "configuration: " + err.Error(), nil
 	}
 	defer func() { err = errors.Join(err, r.reset(c)) }()
 	for _, line := range r.refusals(c) {
