@@ -18,7 +18,7 @@ func newLinux() (*rig, error) {
 	}
 	k := &linux{n}
 	if err := n.router().Sysctl("net.mpls.platform_labels", "1048576"); err != nil {
-		return nil, errors.Join(fmt.Errorf("%w: %w; the kernel needs the module mpls_router", errNoMPLS, err), n.Close())
+		return nil, errors.Join(fmt.Errorf("%w; the kernel needs the module mpls_router", err), n.Close())
 	}
 	r, err := n.rig(k)
 	if err != nil {

@@ -20,7 +20,6 @@
 package mpls
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -77,6 +76,3 @@ func build() error {
 	}
 	return nil
 }
-
-// errNoMPLS says that a router is not there to be tested, which is no result.
-var errNoMPLS = errors.New("no MPLS here")

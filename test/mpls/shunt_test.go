@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -20,13 +19,10 @@ type shunt struct {
 	daemon *lab.Daemon
 }
 
-// newShunt starts a daemon in a lab. A build without `shunt mpls` is errNoMPLS.
+// newShunt starts a daemon in a lab.
 func newShunt() (*rig, error) {
 	if err := build(); err != nil {
 		return nil, err
-	}
-	if out, err := exec.Command(program, "mpls", "apply", "--help").CombinedOutput(); err != nil || !strings.Contains(string(out), "shunt mpls apply") {
-		return nil, fmt.Errorf("%w: this build of shunt has no `shunt mpls apply`", errNoMPLS)
 	}
 	n, err := newNetwork("mpls-shunt")
 	if err != nil {
