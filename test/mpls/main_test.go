@@ -37,7 +37,7 @@ var (
 	without    = flag.String("without", notYet, "leave out cases that need these, a comma between them")
 	resultFile = flag.String("results", "", "write the results to this file, as JSON")
 	page       = flag.String("write", "", "write the results, and those of the kernel in a virtual machine, to this page")
-	patience   = flag.Duration("patience", 500*time.Millisecond, "how long an expected frame may be under way")
+	patience   = flag.Duration("patience", 2*time.Second, "how long an expected frame may be under way")
 	seed       = flag.Uint64("seed", 1, "of TestFuzz")
 	frames     = flag.Int("frames", 20000, "of TestFuzz")
 )

@@ -21,9 +21,9 @@ func kernelInVM(t *testing.T) (results []result, err error) {
 	}
 	share := t.TempDir()
 	var out bytes.Buffer
-	// Timers mean the same however busy this machine is, and a guest has a tenth of its speed.
+	// Timers mean the same however busy this machine is.
 	code, err := vm.Run(t.Context(), vm.Options{
-		Command: []string{self, "-test.run=^TestConformance$", "-test.v", "-router=kernel", "-patience=2s", "-results=" + filepath.Join(vm.ShareDir, "results.json")},
+		Command: []string{self, "-test.run=^TestConformance$", "-test.v", "-router=kernel", "-results=" + filepath.Join(vm.ShareDir, "results.json")},
 		Modules: []string{"mpls_router", "mpls_iptunnel"},
 		Share:   share, ICount: true, RealIdle: true, Timeout: 30 * time.Minute, Output: &out, Progress: os.Stdout,
 	})
