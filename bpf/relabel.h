@@ -93,7 +93,7 @@ static __always_inline enum reason judge_ttl(const struct walk *w, struct relabe
 	}
 	if (!w->bottom || ttl < r->ttl)
 		r->ttl = ttl;
-	return reason;
+	return reason || r->ttl ? reason : REASON_MPLS_TTL_ZERO;
 }
 
 /* Everything that can be said against sending the frame. */

@@ -332,6 +332,11 @@ func (f *Form) send(m *machine, last uint8) Verdict {
 		}
 	}
 	out -= down
+	if m.bare && (f.Model != ShortPipe || f.Pops == 0 || len(f.Push) > 0) {
+		if out = min(out, m.in[m.at+map[int]int{4: 8, 6: 7}[m.ip]]); out == 0 {
+			return Verdict{Reason: "mpls_ttl_zero"}
+		}
+	}
 	stack, reason := f.stack(m, out)
 	if reason != "" {
 		return Verdict{Reason: reason}

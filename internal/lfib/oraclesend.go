@@ -36,8 +36,7 @@ func (w *walk) base() (out uint8, reason string) {
 			return 0, reason
 		}
 	}
-	w.setTTL(out)
-	return out, ""
+	return w.setTTL(out)
 }
 
 // penultimate takes the TTL step of a packet whose last step was a pop. The popped label's is
@@ -60,8 +59,8 @@ func (w *walk) penultimate() string {
 			return reason
 		}
 	}
-	w.setTTL(out)
-	return ""
+	_, reason = w.setTTL(out)
+	return reason
 }
 
 // decrement is the outgoing TTL of an incoming one.
@@ -75,13 +74,19 @@ func decrement(ttl uint8) (uint8, string) {
 	return ttl - 1, ""
 }
 
-// setTTL writes a TTL to what is on top of the wire; to an IP header none that is higher.
-func (w *walk) setTTL(ttl uint8) {
-	if w.bare {
-		setIPTTL(w.wire, min(ttl, ipTTL(w.wire)))
-	} else {
+// setTTL writes a TTL to what is on top of the wire, to an IP header none that is higher, and
+// gives the one that is there then. An IP header that came with 0 goes nowhere.
+func (w *walk) setTTL(ttl uint8) (uint8, string) {
+	if !w.bare {
 		lse(w.wire).setTTL(ttl)
+		return ttl, ""
 	}
+	ttl = min(ttl, ipTTL(w.wire))
+	if ttl == 0 {
+		return 0, TTLZero
+	}
+	setIPTTL(w.wire, ttl)
+	return ttl, ""
 }
 
 // impose puts the pushes on the wire.
