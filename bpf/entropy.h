@@ -48,6 +48,9 @@ static __always_inline __u64 mix_packet(__u64 h, const void *data, const void *e
 	return mix_ports(h, data, end, at + sizeof(*six), six->nexthdr);
 }
 
+/* Once more, so that each bit of the sum is in each bit of the answer. */
+static __always_inline __u32 done(__u64 h) { return mix(h, 0) >> 32; }
+
 /* Of the frame as it came in. Not static, as dscp_below() is not. */
 __noinline __u32 hash_of(struct xdp_md *ctx)
 {
@@ -58,15 +61,15 @@ __noinline __u32 hash_of(struct xdp_md *ctx)
 	for (int i = 0; i < LABEL_DEEP && lse_at(data, end, at, &lse); i++) {
 		at += LSE;
 		if (label_in(lse) == ELI && !(lse & BOTTOM))	/* what follows it says all */
-			return lse_at(data, end, at, &lse) ? mix(0, label_in(lse)) >> 32 : 0;
+			return lse_at(data, end, at, &lse) ? done(mix(0, label_in(lse))) : 0;
 		if (label_in(lse) == EXTENSION && !(lse & BOTTOM) && lse_at(data, end, at, &lse))
 			at += LSE;	/* what follows it is special, too (RFC 7274 3.1) */
 		else if (label_in(lse) >= SPECIAL)
 			h = mix(h, label_in(lse));
 		if (lse & BOTTOM)
-			return mix_packet(h, data, end, at) >> 32;
+			return done(mix_packet(h, data, end, at));
 	}
-	return h >> 32;
+	return done(h);
 }
 
 /* Never one of the special-purpose labels (RFC 6790 3). */

@@ -92,6 +92,19 @@ static __noinline int unfit(struct xdp_md *ctx, enum reason reason)
 	return out(ctx, this_cpu(), reason, verdict);
 }
 
+/* Not a label of ours, or none at all. Upstream-assigned ones (RFC 5331) have no space here. */
+static __always_inline int other(struct xdp_md *ctx, const void *data, const void *end)
+{
+	__u16 type;
+
+	if (data + ETH_HLEN > end)
+		return as_ip(ctx);
+	type = ((const __u16 *)data)[6];
+	if (type == wire16(ETH_P_MPLS_UC))
+		return unfit(ctx, REASON_MPLS_MALFORMED);
+	return type == wire16(ETH_P_MPLS_MC) ? unfit(ctx, REASON_MPLS_OFF) : as_ip(ctx);
+}
+
 SEC("xdp.frags")
 int shunt_mpls(struct xdp_md *ctx)
 {
@@ -102,11 +115,8 @@ int shunt_mpls(struct xdp_md *ctx)
 	const struct nhlfe *n;
 	const struct ilm *i;
 
-	if (data + ETH_HLEN + LSE > end || ((__u16 *)data)[6] != wire16(ETH_P_MPLS_UC)) {
-		if (data + ETH_HLEN <= end && ((__u16 *)data)[6] == wire16(ETH_P_MPLS_UC))
-			return unfit(ctx, REASON_MPLS_MALFORMED);
-		return as_ip(ctx);
-	}
+	if (data + ETH_HLEN + LSE > end || ((__u16 *)data)[6] != wire16(ETH_P_MPLS_UC))
+		return other(ctx, data, end);
 	if (rarely(!p))
 		return unfit(ctx, REASON_MPLS_OFF);
 	if (rarely(!for_us(data, p)))

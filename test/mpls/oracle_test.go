@@ -168,6 +168,9 @@ func (o *oracle) forward(f arrival) (at port, kind uint16, packet []byte) {
 		return o.sent(v)
 	case kindIPv4, kindIPv6:
 		return o.route(f.at, packet)
+	case kindUpstream:
+		o.reasons["mpls_off"]++ // no port has a space for these
+		return 0, 0, nil
 	}
 	o.reasons[notMPLS]++
 	return 0, 0, nil
