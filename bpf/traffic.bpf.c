@@ -8,8 +8,9 @@
  * on the way, so the sink looks at nothing else to tell flows apart. The rest of the
  * payload is a fixed pattern: 64-bit words, word n being (n + 1) * PATTERN.
  *
- * Between Ethernet and IP there may be one MPLS label (RFC 3032). A sink takes in
- * frames with the label it was told, or those without one, and calls others foreign.
+ * Between Ethernet and IP there may be one MPLS label (RFC 3032), the same for all flows or
+ * one for each. A sink takes in frames with the label it was told, or those without one,
+ * and calls others foreign.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -71,6 +72,7 @@ struct frame_template {
 	__u32 id_at;		/* IPv4 id: the port's number once more, for fragments */
 	__u32 seq_at;		/* TCP sequence number: all over its space */
 	__u32 stay;		/* frames of a flow in a row; 0: one */
+	__u32 label_at, entry;	/* label stack entry, and that of flow 0: the label rises by one with the flow */
 };
 
 const volatile struct frame_template traffic_template = {};
@@ -154,6 +156,13 @@ write:
 		l4 += (any & 0xffff) + (any >> 16);
 	}
 
+	if (t->label_at) {
+		__u32 entry = t->entry + (flow << 12);
+
+		AT16(data + t->label_at) = bpf_htons(entry >> 16);
+		AT16(data + t->label_at + 2) = bpf_htons(entry & 0xffff);
+	}
+
 	__u64 mark = (__u64)(TRAFFIC_MAGIC_B << 20 | flow) << 32 | seq;
 
 	AT16(data + mark_at) = TRAFFIC_MAGIC_A;
@@ -224,6 +233,7 @@ struct {
 
 const volatile __u32 traffic_sample = 64;	/* one frame in so many is verified */
 const volatile __u32 traffic_label = 0;		/* that frames must have; 0: none */
+const volatile __u32 traffic_labels = 0;	/* that is of flow 0, and falls by one with the flow */
 __u32 traffic_epoch = 1;
 
 /* Where IP begins: a constant to the verifier, as the label is. */
@@ -232,15 +242,20 @@ static __always_inline __u32 ip_at(void)
 	return ETH_HLEN + (traffic_label ? 4 : 0);
 }
 
+static __always_inline __u32 entry_in(__u8 *data)
+{
+	return bpf_ntohs(AT16(data + 14)) << 16 | bpf_ntohs(AT16(data + 16));
+}
+
 /* The IP version of a frame that has the wanted label, and that at the bottom of its stack. */
 static __always_inline __u8 version(__u8 *data)
 {
 	__u16 type = AT16(data + 12);
 
 	if (traffic_label) {
-		__u32 entry = bpf_ntohs(AT16(data + 14)) << 16 | bpf_ntohs(AT16(data + 16));
+		__u32 entry = entry_in(data);
 
-		if (type != bpf_htons(ETH_P_MPLS_UC) || entry >> 12 != traffic_label || !(entry & 0x100))
+		if (type != bpf_htons(ETH_P_MPLS_UC) || !(entry & 0x100) || (!traffic_labels && entry >> 12 != traffic_label))
 			return 0;
 		return data[ETH_HLEN + 4] >> 4;
 	}
@@ -408,10 +423,14 @@ int traffic_sink(struct xdp_md *ctx)
 		t->foreign++;
 		return XDP_PASS;
 	}
-	t->frames++;
-	t->bytes += bpf_xdp_get_buff_len(ctx);
 	word = AT64(data + mark + 2);
 	id = word >> 32 & (TRAFFIC_FLOWS - 1);
+	if (traffic_labels && entry_in(data) >> 12 != traffic_label - id) {
+		t->foreign++;
+		return XDP_PASS;
+	}
+	t->frames++;
+	t->bytes += bpf_xdp_get_buff_len(ctx);
 	f = bpf_map_lookup_elem(&traffic_flows, &id);
 	if (f)
 		follow(f, t, word);

@@ -20,6 +20,7 @@ type switcher struct {
 	*bench
 	table  *lfib.Table
 	labels *dataplane.Labels
+	server [6]byte // MAC that is not the server's own, if any
 }
 
 // openSwitcher gives the port to the client label space 0, and writes tables from lines.
@@ -35,15 +36,21 @@ func openSwitcher(t *testing.T, b *bench, random bool, lines ...string) *switche
 	return s
 }
 
-// Adjacencies of the lists of these tests: the server is there, and nobody else.
+// Adjacencies of the lists of these tests: the server and its neighbour are there, and nobody else.
 const (
 	toServer = 1
 	toNobody = 2
+	toOther  = 3
 )
 
+var otherMAC = [6]byte{0x66, 0x11, 0x22, 0x33, 0x44, 0x55}
+
 func (s *switcher) adjacencyOf(to *lfib.Send) uint32 {
-	if to.Via == s.Server.V4.Addr() {
+	switch to.Via {
+	case s.Server.V4.Addr():
 		return toServer
+	case s.Server.V4.Addr().Next():
+		return toOther
 	}
 	return toNobody
 }
@@ -60,8 +67,11 @@ func (s *switcher) write(t *testing.T, random bool, lines ...string) {
 		}
 	}
 	u := dataplane.LabelUpdate{Whole: true, AdjacencyOf: s.adjacencyOf,
-		Adjacencies: []dataplane.Adjacency{{ID: toServer, Index: s.WANIndex, Source: [6]byte(s.WAN.MAC), Destination: [6]byte(s.Server.MAC), MTU: 1500}},
-		Ports:       []dataplane.LabelPort{{Index: s.LANIndex, MAC: [6]byte(s.LAN.MAC)}}}
+		Adjacencies: []dataplane.Adjacency{
+			{ID: toServer, Index: s.WANIndex, Source: [6]byte(s.WAN.MAC), Destination: [6]byte(s.Server.MAC), MTU: 1500},
+			{ID: toOther, Index: s.WANIndex, Source: [6]byte(s.WAN.MAC), Destination: otherMAC, MTU: 1500},
+		},
+		Ports: []dataplane.LabelPort{{Index: s.LANIndex, MAC: [6]byte(s.LAN.MAC)}}}
 	for _, m := range s.table.Maps() {
 		var to [64]uint8
 		for from, n := range m.To {

@@ -63,7 +63,8 @@ type met struct{ first, second, busy uint64 }
 
 func (b *bench) meetWriter(in, a, z exercise.Packet, n int) (seen met, err error) {
 	untouched, first, second := in.Bytes(), a.Bytes(), z.Bytes()
-	err = b.XDPLoop(0, b.LANIndex, untouched, n, func(o exercise.Outcome) error {
+	programs, _ := b.Objects()
+	err = b.XDPLoop(programs["shunt_xdp"], 0, b.LANIndex, untouched, n, func(o exercise.Outcome) error {
 		switch {
 		case o.Verdict == exercise.XDPRedirect && bytes.Equal(o.Frame, first):
 			seen.first++

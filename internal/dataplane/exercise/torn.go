@@ -92,9 +92,9 @@ func (w *Rewriter) Stop() (runs uint64, err error) {
 	return w.runs, errors.Join(err, w.prog.Close())
 }
 
-// XDPLoop puts one frame through the XDP program n times in turn, on a CPU, and gives
+// XDPLoop puts one frame through an XDP program n times in turn, on a CPU, and gives
 // each outcome to `each`. The outcome's frame is overwritten by the next one.
-func (r *Rig) XDPLoop(cpu, index int, frame []byte, n int, each func(Outcome) error) error {
+func (r *Rig) XDPLoop(prog *ebpf.Program, cpu, index int, frame []byte, n int, each func(Outcome) error) error {
 	return r.LAN.NS.Do(func() error {
 		runtime.LockOSThread()
 		var own unix.CPUSet
@@ -106,7 +106,7 @@ func (r *Rig) XDPLoop(cpu, index int, frame []byte, n int, each func(Outcome) er
 		run := ebpf.RunOptions{Data: frame, Context: xdpMD{DataEnd: uint32(len(frame)), IngressIfindex: uint32(index)}}
 		for range n {
 			run.DataOut = out
-			verdict, err := r.programs["shunt_xdp"].Run(&run)
+			verdict, err := prog.Run(&run)
 			if err != nil {
 				return err
 			}

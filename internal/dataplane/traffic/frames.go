@@ -64,6 +64,7 @@ type Frames struct {
 	TOS                uint8  // DSCP and ECN
 	TTL                uint8  // 0: 64
 	Label              uint32 // MPLS, between Ethernet and IP, TTL as that of IP; 0: none
+	Labels             bool   // that is of flow 0, the next flow has the next one, and so on
 
 	// What attackers send. None of it changes what the mark says.
 	Flags    uint8 // of TCP; 0: ACK
@@ -129,8 +130,8 @@ func (f *Frames) check() error {
 		return fmt.Errorf("traffic: source %v and destination %v must be of one family", f.Source, f.Dest)
 	case f.Size < f.MinSize() || f.Size > MaxSize:
 		return fmt.Errorf("traffic: size %d: %v to %v takes %d to %d bytes", f.Size, f.Protocol, f.Dest.Addr(), f.MinSize(), MaxSize)
-	case f.Label > MaxLabel:
-		return fmt.Errorf("traffic: label %d: at most %d", f.Label, MaxLabel)
+	case f.Label > MaxLabel, f.Labels && (f.Label == 0 || int(f.Label)+f.Flows-1 > MaxLabel):
+		return fmt.Errorf("traffic: label %d of %d flows: at most %d", f.Label, f.Flows, MaxLabel)
 	case f.Fragment && f.Source.Addr().Is6(), f.Protocol != TCP && (f.Flags != 0 || f.Sweep), f.Stay < 0:
 		return fmt.Errorf("traffic: fragments are of IPv4, flags and sequence numbers of TCP, and no flow stays for %d frames", f.Stay)
 	case f.Flows < 0 || f.Flows > MaxFlows:
@@ -206,6 +207,9 @@ func (f *Frames) template() (frame []byte, t bpfFrameTemplate) {
 	t.MarkAt = uint32(l.payload)
 	f.vary(l, &t)
 	t.Stay = uint32(f.Stay)
+	if f.Labels {
+		t.LabelAt, t.Entry = 14, f.entry()
+	}
 	if f.Sweep {
 		t.SeqAt = uint32(l.l4 + 4)
 	}
@@ -259,14 +263,16 @@ func (f *Frames) putEthernet(frame []byte, l layout) {
 	switch {
 	case f.Label != 0:
 		binary.BigEndian.PutUint16(frame[12:], 0x8847)
-		// Label, traffic class 0, bottom of stack, TTL (RFC 3032).
-		binary.BigEndian.PutUint32(frame[14:], f.Label<<12|1<<8|uint32(f.TTL))
+		binary.BigEndian.PutUint32(frame[14:], f.entry())
 	case l.v6:
 		binary.BigEndian.PutUint16(frame[12:], 0x86dd)
 	default:
 		binary.BigEndian.PutUint16(frame[12:], 0x0800)
 	}
 }
+
+// entry is the label stack: label, traffic class 0, bottom, TTL (RFC 3032).
+func (f *Frames) entry() uint32 { return f.Label<<12 | 1<<8 | uint32(f.TTL) }
 
 // putIP writes the IP header but for the checksum.
 func (f *Frames) putIP(frame []byte, l layout) {

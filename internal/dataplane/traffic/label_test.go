@@ -78,3 +78,30 @@ func TestTime(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 }
+
+// Each flow has a label of its own; the sink wants them the other way round.
+func TestLabelsOfFlows(t *testing.T) {
+	a, b := pair(t)
+	const flows, n = 1000, 5000
+	for _, c := range []struct {
+		first uint32 // that the sink wants
+		flows int
+		takes uint64
+	}{{100, 1, n}, {100 + flows/2, flows, n / flows}, {99, 1, 0}} {
+		sink, err := AttachLabelsSink(b.NS, b.Device, 1, c.first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := between(a, b, false, UDP, 64, c.flows)
+		config.Label, config.Labels = 100, true
+		send(t, config, n)
+		// labels rise with the flow here, and so only one of many is what the sink wants
+		eventually(t, func() bool { s, _ := sink.Stats(); return s.Frames+s.Foreign >= n })
+		if got, _ := sink.Stats(); got.Frames != c.takes {
+			t.Errorf("%+v: %+v", c, got)
+		}
+		if err := sink.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

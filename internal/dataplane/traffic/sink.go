@@ -63,11 +63,23 @@ func AttachSink(n *lab.NS, device string, sample int) (*Sink, error) {
 // AttachLabelSink puts a sink on a device that takes in frames with this MPLS label, at the
 // bottom of the stack and alone; all others are foreign to it. 0: frames without a label.
 func AttachLabelSink(n *lab.NS, device string, sample int, label uint32) (*Sink, error) {
+	return newSink(n, device, sample, label, 0)
+}
+
+// AttachLabelsSink puts a sink on a device that takes in frames with this label if they are of
+// flow 0, with the one before it if they are of flow 1, and so on.
+func AttachLabelsSink(n *lab.NS, device string, sample int, label uint32) (*Sink, error) {
+	return newSink(n, device, sample, label, 1)
+}
+
+func newSink(n *lab.NS, device string, sample int, label, labels uint32) (*Sink, error) {
 	if sample == 0 {
 		sample = 64
 	}
 	s := &Sink{}
-	err := loadProgram(&s.objects, map[string]any{bpfVarTrafficSample: uint32(sample), bpfVarTrafficLabel: label})
+	err := loadProgram(&s.objects, map[string]any{
+		bpfVarTrafficSample: uint32(sample), bpfVarTrafficLabel: label, bpfVarTrafficLabels: labels,
+	})
 	if err != nil {
 		return nil, err
 	}
