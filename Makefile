@@ -17,7 +17,7 @@ export CGO_ENABLED := 0
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 GENERATED := $(foreach o,tc xdp mpls health traffic/bpf,$(addprefix internal/dataplane/$(o)_x86_bpfel,.go .o))
-BENCHES := firewall flows rules tcp connections instructions changes attacks
+BENCHES := firewall flows rules tcp connections instructions changes attacks labels
 # The cases of `shunt bench instructions` that are ours to change.
 OURS := shunt-xdp shunt-xdp6 shunt-tc shunt-tax
 

@@ -237,12 +237,12 @@ func (r *rig) heat(ctx context.Context, c insnCase, g *source, flows int) error 
 		if err != nil {
 			return err
 		}
-		if ready && (c.mode == Attached || after.hits-before.hits+after.labels-before.labels+strays(flows) >= sent.Sent) {
+		if ready && (c.mode == Attached || after.hits-before.hits+strays(flows) >= sent.Sent) {
 			break
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("the daemon does not become fast in %v (XDP attached: %t, hits: %d of %d frames); its log ends: %s",
-				heatPatience, ready, after.hits-before.hits+after.labels-before.labels, sent.Sent, tail(r.daemon.Log()))
+				heatPatience, ready, after.hits-before.hits, sent.Sent, tail(r.daemon.Log()))
 		}
 	}
 	if c.check != nil {
@@ -375,7 +375,7 @@ func went(w way, s traffic.Stats, got ways, strays uint64) error {
 		byKernel:   {counters: counters{forwarded: burst}},
 		byXDP:      {counters: counters{hits: hits, xdp: hits, forwarded: stray}, redirected: hits},
 		byTC:       {counters: counters{hits: hits, forwarded: stray}},
-		byLabels:   {counters: counters{labels: burst}, redirected: burst},
+		byLabels:   {counters: counters{hits: burst, labels: burst}, redirected: burst},
 		byRedirect: {redirected: burst},
 		byOther:    {},
 	}[w]
@@ -384,7 +384,7 @@ func went(w way, s traffic.Stats, got ways, strays uint64) error {
 		return fmt.Errorf("%d frames were sent and %d sunk, %d others came", burst, s.Frames, s.Foreign)
 	case got != want:
 		return fmt.Errorf("%d frames should go by %s; %d were hits at XDP, %d at TC, %d switched, %d redirected, %d forwarded by the kernel",
-			burst, w, got.xdp, got.hits-got.xdp, got.labels, got.redirected, got.forwarded)
+			burst, w, got.xdp, got.hits-got.xdp-got.labels, got.labels, got.redirected, got.forwarded)
 	case s.Bad()+s.Duplicates+s.Lost+s.Reordered > 0:
 		return fmt.Errorf("of %d frames %d verified ones are bad, %d came twice, %d were lost, %d came late",
 			burst, s.Bad(), s.Duplicates, s.Lost, s.Reordered)

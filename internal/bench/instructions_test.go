@@ -282,7 +282,7 @@ func TestWent(t *testing.T) {
 	hits := ways{counters{hits: burst, xdp: burst}, burst}
 	for w, got := range map[way]ways{
 		byKernel: {counters: counters{forwarded: burst}}, byXDP: hits, byTC: {counters: counters{hits: burst}},
-		byRedirect: {redirected: burst}, byOther: {}, byLabels: {counters: counters{labels: burst}, redirected: burst},
+		byRedirect: {redirected: burst}, byOther: {}, byLabels: {counters: counters{hits: burst, labels: burst}, redirected: burst},
 	} {
 		for other := range map[way]bool{byKernel: true, byXDP: true, byTC: true, byLabels: true, byRedirect: true, byOther: true} {
 			if err := went(other, whole, got, 0); (err == nil) != (w == other) {

@@ -96,9 +96,9 @@ func (r *rig) send(ctx context.Context, g *source, long time.Duration) (Phase, e
 
 // counters are those that must explain every frame.
 type counters struct {
-	hits      uint64 // by shunt, wherever
+	hits      uint64 // by shunt, wherever; and frames with labels that it switched
 	xdp       uint64 // of these, in XDP
-	labels    uint64 // labelled frames that shunt switched
+	labels    uint64 // these
 	forwarded uint64 // by the kernel's IPv4 and IPv6
 }
 
@@ -108,7 +108,8 @@ func (r *rig) counters(ctx context.Context) (c counters, err error) {
 		if s, err = r.client.Status(ctx); err != nil {
 			return c, err
 		}
-		c.hits, c.xdp, c.labels = s.Hits, s.Counters[api.StageXDP]["hit"], s.Counters[api.StageMPLS]["mpls_switched"]
+		c.labels = s.Counters[api.StageMPLS]["mpls_switched"]
+		c.hits, c.xdp = s.Hits+c.labels, s.Counters[api.StageXDP]["hit"]
 	}
 	err = r.top.LAN.NS.Do(func() error {
 		text, err := os.ReadFile("/proc/thread-self/net/snmp")

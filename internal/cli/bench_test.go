@@ -92,6 +92,11 @@ func pages() map[string]func(*page) {
 				{HitShare: ratio, DaemonCPU: ratio}, {Changing: true, HitShare: ratio, DaemonCPU: ratio, Made: bench.Spread{Median: 999.6}, Reordered: 12345},
 			}, Targets: benchTargets})
 		},
+		"bench-labels": func(p *page) {
+			printLabels(p, &bench.LabelsReport{Head: benchHead("labels"), Labels: 1000000, Load: bench.Spread{Median: 12.34, Min: 9.8, Max: 101.2}, Batch: 100, Rate: 100000,
+				Replace: spread, Changes: spread, Singly: spread, MapBytes: 500e6, EmptyBytes: 30e6, OwnBytes: 1234e6,
+				Counts: []bench.LabelsResult{{Labels: 1, PPS: spread}, {Labels: 1000000, PPS: spread}}, Targets: benchTargets})
+		},
 		"demo": func(p *page) { printDemo(p, demo) },
 	}
 }

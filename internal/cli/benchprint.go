@@ -162,3 +162,24 @@ func printChanges(p *page, r *bench.ChangesReport) {
 	p.line("Daemon: of one CPU. Late: frames that came after a later one of their flow.")
 	printTargets(p, r.Targets)
 }
+
+func printLabels(p *page, r *bench.LabelsReport) {
+	printHead(p, r.Head)
+	t := newTable(">LABELS", ">PACKETS/S", ">LEAST", ">MOST", ">MAD")
+	for _, c := range r.Counts {
+		t.add(rateRow(bench.Thousands(float64(c.Labels)), c.PPS)...)
+	}
+	p.table(t)
+	p.line("")
+	t = newTable(fmt.Sprintf("CHANGES/S, BESIDE %s PACKETS/S", bench.Thousands(float64(r.Rate))), ">MEDIAN", ">LEAST", ">MOST", ">MAD")
+	t.add(rateRow("one transaction of all", r.Replace)...)
+	t.add(rateRow(fmt.Sprintf("transactions of %d", r.Batch), r.Changes)...)
+	t.add(rateRow("transactions of one", r.Singly)...)
+	p.table(t)
+	p.line("")
+	labels := float64(r.Labels)
+	p.line("Loaded in %s s (%s to %s), %s us a label.", fixed(r.Load.Median, 1), fixed(r.Load.Min, 1), fixed(r.Load.Max, 1), fixed(r.Load.Median/labels*1e6, 1))
+	p.line("Maps: %s MB, %s bytes a label. Daemon: %s MB, %s bytes a label.", fixed(float64(r.MapBytes)/1e6, 0), bench.Thousands(float64(r.MapBytes)/labels),
+		fixed(float64(r.OwnBytes)/1e6, 0), bench.Thousands((float64(r.OwnBytes)-float64(r.EmptyBytes))/labels))
+	printTargets(p, r.Targets)
+}

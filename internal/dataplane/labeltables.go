@@ -16,7 +16,7 @@ import (
 
 // LabelSizes say how much label switching may take. The memory is taken as it begins: for each
 // NHLFE 340 bytes and 32 per CPU, for each label 32 per CPU, and 8 MB for each label space in
-// use. All are rounded up to a power of two.
+// use. All are rounded up to a power of two, of which a row is lost; a million is the most.
 type LabelSizes struct {
 	Labels int // ILM entries
 	NHLFEs int
@@ -72,12 +72,32 @@ const (
 	mostAdjacencies = 4096
 )
 
-func power(n int) int { return 1 << bits.Len(uint(max(n, 63))) }
+// The verifier follows no offset into a table beyond mostBytes (BPF_MAX_VAR_OFF), so a table has
+// at most mostRows, twice as many if it is `nhlfes`, and fewer counters on many CPUs.
+const (
+	mostRows  = 1 << 20
+	mostBytes = 1 << 29
+)
+
+func power(n int) int { return min(1<<bits.Len(uint(max(n, 63))), mostRows) }
+
+// fits says how many labels there can be where every CPU has counters of its own.
+func (s LabelSizes) fits() error {
+	rows := power(max(s.Labels, s.NHLFEs))
+	most := mostBytes / sizeOf[mplsSegment]() / cpus()
+	if rows <= most {
+		return nil
+	}
+	return fmt.Errorf("labels = %d are too many for the %d possible CPUs of this machine: use at most %d", max(s.Labels, s.NHLFEs), cpus(), most-1)
+}
 
 // newTables makes empty ones.
 func (p *Plane) newTables(size LabelSizes) (*tables, error) {
 	nhlfes, segments := power(size.NHLFEs), power(max(size.Labels, size.NHLFEs))
 	records, choices := 2*nhlfes, max(nhlfes/choiceShare, 64)
+	if err := size.fits(); err != nil {
+		return nil, err
+	}
 	spec, err := loadMpls()
 	if err != nil {
 		return nil, err

@@ -1,0 +1,203 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"shunt/internal/api"
+	"shunt/internal/dataplane/traffic"
+	"shunt/internal/lab"
+)
+
+// labelled sends small UDP frames with a label from the client, on a CPU.
+func (r *rig) labelled(cpu int, label uint32, rate float64) *traffic.Generator {
+	r.t.Helper()
+	g, err := traffic.NewGenerator(traffic.Config{
+		NS: r.Client.NS, Device: r.Client.Device, CPU: cpu, Rate: rate,
+		Frames: traffic.Frames{
+			SourceMAC: r.Client.MAC, DestMAC: r.LAN.MAC, Protocol: traffic.UDP, Size: 64, Flows: 20, Label: label,
+			Source: netip.AddrPortFrom(r.Client.V4.Addr(), uint16(clientPort+1000*cpu)),
+			Dest:   netip.AddrPortFrom(r.Server.V4.Addr(), servicePort),
+		},
+	})
+	r.must(err)
+	r.t.Cleanup(func() { g.Close() })
+	return g
+}
+
+// labelSink takes in the frames that come to the server with label 200.
+func (r *rig) labelSink() *traffic.Sink {
+	r.t.Helper()
+	s, err := traffic.AttachLabelSink(r.Server.NS, r.Server.Device, 16, 200)
+	r.must(err)
+	r.t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// swapToServer are the tables that swap 100 for 200.
+func (r *rig) swapToServer() []string {
+	return []string{"nhlfe add 7 swap 200 send dev wan via inet " + r.Server.V4.Addr().String(), "ilm add 100 nhlfe 7", "space set lan 0"}
+}
+
+// TestLabelsUnderTraffic: whatever happens to the daemon, no frame with a label is lost, and
+// what an earlier one had loaded goes. After stop nothing is left.
+func TestLabelsUnderTraffic(t *testing.T) {
+	r := newRig(t, lab.FirewallOptions{Neighbours: true})
+	args := with("--xdp", "on")
+	r.start(program, args...)
+	r.labelsApply(r.swapToServer()...)
+	sink := r.labelSink()
+	stop := r.background(r.labelled(1, 100, 20000))
+	time.Sleep(200 * time.Millisecond)
+	mine := r.loaded()
+	if n := len(mine["map"]); n < 10 || len(mine["prog"]) < 3 {
+		t.Fatalf("the daemon has loaded %v", mine)
+	}
+	for _, step := range []struct {
+		name string
+		do   func()
+	}{
+		{"killed", func() { r.daemon.Kill9(); time.Sleep(300 * time.Millisecond); r.start(program, args...) }},
+		{"terminated", func() { r.terminate(); r.start(program, args...) }},
+		{"upgraded", func() { r.terminate(); r.start(upgrade, args...) }},
+		{"replaced", func() {
+			r.labelsApply("nhlfe replace 7 swap 200 set-tc 3 send dev wan via inet "+r.Server.V4.Addr().String(), "ilm add 101 tc 3 nhlfe 7")
+		}},
+		{"killed again", func() { r.daemon.Kill9(); r.start(upgrade, args...) }},
+	} {
+		before, err := sink.Stats()
+		r.must(err)
+		step.do()
+		time.Sleep(200 * time.Millisecond)
+		after, err := sink.Stats()
+		r.must(err)
+		if after.Frames-before.Frames < 2000 || after.Lost > 0 {
+			t.Errorf("%s: from %+v to %+v", step.name, before, after)
+		}
+		now := r.loaded()
+		for kind, ids := range now {
+			mine[kind] = append(mine[kind], ids...)
+		}
+		r.eventually(step.name+": only the tables in use are there", patience, func() bool {
+			there := r.there(mine)
+			for kind, ids := range there {
+				for _, id := range ids {
+					if !slices.Contains(now[kind], id) {
+						return false
+					}
+				}
+			}
+			return true
+		})
+	}
+	sent := stop()
+	r.whole("over all daemons", sink, sent.Sent)
+	r.must(r.daemon.Stop())
+	r.nothing()
+	r.eventually("no map and no program is left", patience, func() bool {
+		left := r.there(mine)
+		return len(left["map"])+len(left["prog"]) == 0
+	})
+}
+
+var loadedID = regexp.MustCompile(`(?m)^(map|prog)_id:\s*(\d+)$`)
+
+// loaded are the IDs of all maps and programs that the daemon holds.
+func (r *rig) loaded() map[string][]string {
+	r.t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", r.daemon.PID()))
+	r.must(err)
+	ids := map[string][]string{}
+	for _, file := range files {
+		text, _ := os.ReadFile(file) // some are closed by now
+		for _, m := range loadedID.FindAllStringSubmatch(string(text), -1) {
+			if !slices.Contains(ids[m[1]], m[2]) {
+				ids[m[1]] = append(ids[m[1]], m[2])
+			}
+		}
+	}
+	return ids
+}
+
+var shownID = regexp.MustCompile(`(?m)^(\d+):`)
+
+// there are those of them that the kernel still has.
+func (r *rig) there(ids map[string][]string) map[string][]string {
+	r.t.Helper()
+	left := map[string][]string{}
+	for kind, list := range ids {
+		out, err := r.LAN.NS.Run("bpftool", kind, "show")
+		r.must(err)
+		for _, m := range shownID.FindAllStringSubmatch(out, -1) {
+			if slices.Contains(list, m[1]) {
+				left[kind] = append(left[kind], m[1])
+			}
+		}
+	}
+	return left
+}
+
+// TestLabelCountersOnAllQueues: two CPUs send to two queues as fast as they can, and all counters
+// are those of the frames, to the packet.
+func TestLabelCountersOnAllQueues(t *testing.T) {
+	r := newRig(t, lab.FirewallOptions{Neighbours: true})
+	for _, e := range []lab.End{r.LAN, r.Server} {
+		_, err := e.NS.Run("ethtool", "-L", e.Device, "rx", "2")
+		r.must(err)
+	}
+	r.start(program, with("--xdp", "on")...)
+	r.labelsApply(r.swapToServer()...)
+	sink := r.labelSink()
+	const n = 1_000_000
+	r.both(n, func(cpu int) *traffic.Generator { return r.labelled(cpu, 100, 0) })
+	const strays = 50_000
+	r.both(strays, func(cpu int) *traffic.Generator { return r.labelled(cpu, 999, 0) })
+
+	got, err := sink.Wait(2*n, patience)
+	r.must(err)
+	if got.Frames != 2*n || got.Bad() > 0 {
+		t.Errorf("sent %d, arrived %+v", 2*n, got)
+	}
+	r.eventually("all strays are counted", patience, func() bool { return r.count("mpls_no_label") == 2*strays })
+	s, err := r.api.MPLSStats(context.Background(), api.MPLSFilter{})
+	r.must(err)
+	const octets = 2 * n * (64 - 14)
+	in, out := s.InSegments[0], s.OutSegments[0]
+	if in.Packets != 2*n || in.HCOctets != octets || in.Errors+in.Discards > 0 {
+		t.Errorf("in-segment: %+v", in)
+	}
+	if out.Packets != 2*n || out.HCOctets != octets || out.Errors+out.Discards > 0 {
+		t.Errorf("out-segment: %+v", out)
+	}
+	for _, i := range s.Interfaces[:2] { // the platform, and lan
+		if i.InLabelLookupFailures != 2*strays || i.Reasons["mpls_no_label"] != 2*strays || len(i.Reasons) != 1 {
+			t.Errorf("%s: %+v", i.Name, i)
+		}
+	}
+	if switched := r.count("mpls_switched"); switched != 2*n {
+		t.Errorf("%d switched", switched)
+	}
+}
+
+// both sends n frames from each of two CPUs at a time.
+func (r *rig) both(n uint64, generator func(cpu int) *traffic.Generator) {
+	r.t.Helper()
+	var all sync.WaitGroup
+	for cpu := range 2 {
+		g := generator(cpu)
+		all.Go(func() {
+			if sent, err := g.Run(context.Background(), n); err != nil || sent.Sent != n {
+				r.t.Errorf("CPU %d sent %d: %v", cpu, sent.Sent, err)
+			}
+		})
+	}
+	all.Wait()
+}
