@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -99,6 +100,9 @@ func (l *labels) redo(r record) error {
 	return err
 }
 
+// manyChanges are so many that the memory they took is to be given back at once.
+const manyChanges = 100_000
+
 func parseLines(lines []string) ([]lfib.Change, error) {
 	all := make([]lfib.Change, 0, len(lines))
 	for _, line := range lines {
@@ -119,6 +123,9 @@ func (l *labels) Apply(c api.MPLSChange) (api.MPLSDone, error) {
 	}
 	if err != nil {
 		return api.MPLSDone{}, api.Wrong(err)
+	}
+	if len(changes) >= manyChanges {
+		defer func() { go debug.FreeOSMemory() }() // what it took to read them is gigabytes
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,7 +19,7 @@ type journal struct {
 	path string
 	file *os.File
 	size int64 // of what is written whole
-	base int64 // size when it was last compacted
+	base int64 // size when it was last compacted, or that of the largest transaction since
 }
 
 // record is a line of the journal.
@@ -101,6 +101,7 @@ func (j *journal) add(r record) error {
 		return errors.Join(fmt.Errorf("journal: %w; make room there, or name another directory with --state", err), j.cut())
 	}
 	j.size += int64(len(line)) + 1
+	j.base = max(j.base, int64(len(line))) // to compact what is one load would make nothing shorter
 	return nil
 }
 

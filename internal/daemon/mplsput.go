@@ -9,7 +9,7 @@ import (
 // is all there is. The caller holds mu.
 func (l *labels) put(t *lfib.Touched, whole bool) error {
 	p := putting{labels: l, look: l.newLook(false), idle: map[*way]bool{}, spaces: map[string]dataplane.LabelPort{}}
-	p.update = dataplane.LabelUpdate{Whole: whole, AdjacencyOf: func(s *lfib.Send) uint32 {
+	p.update = dataplane.LabelUpdate{Whole: whole, Ended: l.ways.ended, AdjacencyOf: func(s *lfib.Send) uint32 {
 		if to := l.ways.at[wayOutOf(s)]; to != nil {
 			return to.now.ID
 		}

@@ -45,11 +45,13 @@ type ways struct {
 	of    map[uint32]*way // by the NHLFE that sends
 	last  uint32          // ID
 	free  []uint32        // IDs, the one that has been free longest first
+	ended []uint32        // IDs that are free since the last update
 	found map[dataplane.Adjacency]uint32
 }
 
 // idsApart is how many IDs are free before one is given again: a packet that is on its way
-// through the tables may still be about to ask for the old one.
+// through the tables may still be about to ask for the old one, and the data path waits for
+// such packets, for all IDs that have ended at a time.
 const idsApart = 64
 
 func newWays() ways {
@@ -132,9 +134,11 @@ func (w *ways) send(nhlfe uint32, to *wayOut, resolve func(wayOut) (dataplane.Ad
 
 // end forgets ways that nobody sends to any more.
 func (w *ways) end(idle map[*way]bool) {
+	w.ended = nil
 	for gone := range idle {
 		delete(w.at, gone.key)
 		w.free = append(w.free, gone.now.ID)
+		w.ended = append(w.ended, gone.now.ID)
 	}
 }
 

@@ -181,9 +181,6 @@ func (l *tables) encode(f *lfib.Form) (r mplsNhlfe, err error) {
 	}
 	if f.Space != nil {
 		r.Space = uint8(*f.Space) + 1
-		if _, err := l.space(*f.Space); err != nil {
-			return r, err
-		}
 	}
 	if f.TC != nil {
 		r.Flags |= uint8(mplsNhlfeFlagNHLFE_SET_TC)

@@ -95,6 +95,9 @@ func (l *Labels) Close() error {
 // update writes all that is named before what names it, and takes away in the other order.
 func (l *tables) update(u *LabelUpdate) error {
 	l.wayOut = u.AdjacencyOf
+	for _, id := range u.Ended {
+		l.adjacent[id] = ended
+	}
 	if err := l.adjacencies(u.Adjacencies); err != nil {
 		return err
 	}
@@ -131,18 +134,17 @@ func (l *tables) update(u *LabelUpdate) error {
 			l.maps.drop(m.Name)
 		}
 	}
-	return nil
+	return l.freeSpaces()
 }
 
-// adjacencies writes ways out. A row that leads nowhere and is to lead to somebody again may have
-// been another one's: it rests until nobody can be on his way there.
+// adjacencies writes ways out. A row that may have been another one's rests until nobody can be on
+// his way there.
 func (l *tables) adjacencies(list []Adjacency) error {
-	waited := false
 	for i := range list {
 		a := &list[i]
-		if a.Index != 0 && l.adjacent[a.ID] == lapsed && !waited {
+		if was := l.adjacent[a.ID]; was == ended || was == lapsed && a.Index != 0 {
 			grace()
-			waited = true
+			maps.DeleteFunc(l.adjacent, func(_ uint32, is int) bool { return is != leads })
 		}
 		if err := l.setAdjacency(a); err != nil {
 			return err
@@ -159,7 +161,8 @@ func (l *tables) adjacencies(list []Adjacency) error {
 const (
 	unused = iota
 	leads
-	lapsed
+	lapsed // it leads nowhere at the moment
+	ended  // nobody has been led there since the update before
 )
 
 // lists writes NHLFEs. All get their numbers first: they may choose one another.

@@ -11,7 +11,8 @@ import (
 // order of its fields for what is there, and in the opposite order for what goes, so that no entry
 // names one that is missing; and puts each entry in place whole.
 type LabelUpdate struct {
-	Whole       bool // it is all there is: what it does not name goes
+	Whole       bool     // it is all there is: what it does not name goes
+	Ended       []uint32 // adjacencies that no NHLFE has led to since the update before; their IDs may be given again
 	Adjacencies []Adjacency
 	Maps        []LabelMap
 	NHLFEs      []NHLFE

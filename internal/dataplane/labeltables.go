@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math/bits"
+	"slices"
 	"strings"
 	"time"
 	"unsafe"
@@ -34,6 +36,7 @@ type tables struct {
 	coll   *ebpf.Collection
 	memory map[string]*ebpf.Memory
 	spaces map[lfib.Space]*space
+	ports  map[int]lfib.Space // by ifindex
 
 	nhlfes   rows[uint32]        // by ID: the number that stands in ilm.nhlfe and in choices
 	records  row                 // of nhlfes: what a number stands for at the moment
@@ -41,12 +44,11 @@ type tables struct {
 	byTC     map[LabelKey]uint32 // numbers of choices that were made for labels
 	choices  row
 	wayOut   func(*lfib.Send) uint32 // its adjacency, which is its row
-	adjacent map[uint32]int          // rows: unused, leads or lapsed
+	adjacent map[uint32]int          // rows: unused, leads, lapsed or ended
 	maps     rows[string]
 	in       rows[LabelKey]
 	out      rows[uint32]
 	segments int            // rows of a CPU
-	ports    map[int]bool   // that have a label space, by ifindex
 	since    [2][]time.Time // when the counters of in- and out-segments began, by row
 }
 
@@ -61,6 +63,7 @@ type made struct {
 type space struct {
 	m      *ebpf.Map
 	memory *ebpf.Memory
+	labels int
 }
 
 // labelSections are the global variables of bpf/maps_mpls.h.
@@ -130,7 +133,7 @@ func (p *Plane) newTables(size LabelSizes) (*tables, error) {
 		return nil, fmt.Errorf("label switching: %w", err)
 	}
 	l := &tables{
-		plane: p, adjacent: map[uint32]int{}, ports: map[int]bool{}, coll: coll, memory: map[string]*ebpf.Memory{}, spaces: map[lfib.Space]*space{}, made: map[uint32]*made{}, byTC: map[LabelKey]uint32{},
+		plane: p, adjacent: map[uint32]int{}, coll: coll, memory: map[string]*ebpf.Memory{}, spaces: map[lfib.Space]*space{}, ports: map[int]lfib.Space{}, made: map[uint32]*made{}, byTC: map[LabelKey]uint32{},
 		nhlfes: newRows[uint32](nhlfes), records: row{most: uint32(records - 1)}, choices: row{most: uint32(choices - 1)},
 		maps: newRows[string](int(mplsMplsSizeLABEL_MAPS)),
 		in:   newRows[LabelKey](segments), out: newRows[uint32](segments), segments: segments,
@@ -191,11 +194,8 @@ func (l *tables) setPort(to LabelPort) error {
 	if taken {
 		return fmt.Errorf("ports with ifindex %d and %d cannot both have a label space: make one of them anew, for another ifindex", p.Ifindex, to.Index)
 	}
-	if _, err := l.space(lfib.Space(to.Space)); err != nil {
-		return err
-	}
+	l.ports[to.Index] = lfib.Space(to.Space)
 	write(l, "label_ports", n, &mplsLabelPort{Ifindex: uint32(to.Index), Space: uint16(to.Space + 1), Mac: to.MAC})
-	l.ports[to.Index] = true
 	return nil
 }
 
@@ -216,8 +216,23 @@ func (l *tables) space(n lfib.Space) (*space, error) {
 	if err != nil {
 		return nil, fmt.Errorf("label space %d: %w", n, err)
 	}
-	l.spaces[n] = &space{m, memory}
+	l.spaces[n] = &space{m: m, memory: memory}
 	return l.spaces[n], nil
+}
+
+// freeSpaces lets go of those without a label that no port has: to a packet it is the same.
+func (l *tables) freeSpaces() error {
+	for n, s := range l.spaces {
+		if s.labels > 0 || slices.Contains(slices.Collect(maps.Values(l.ports)), n) {
+			continue
+		}
+		if err := l.coll.Maps["label_spaces"].Delete(uint32(n)); err != nil {
+			return fmt.Errorf("label space %d: %w", n, err)
+		}
+		s.m.Close()
+		delete(l.spaces, n)
+	}
+	return nil
 }
 
 const mmapable = 1 << 10 // BPF_F_MMAPABLE
@@ -251,6 +266,9 @@ func (l *tables) setLabel(i *ILM) error {
 	l.forgetChoice(key)
 	if chooses {
 		l.byTC[key] = number
+	}
+	if fresh {
+		s.labels++
 	}
 	return nil
 }
@@ -299,9 +317,12 @@ func (l *tables) forgetChoice(key LabelKey) {
 
 // removeLabel takes a label away.
 func (l *tables) removeLabel(key LabelKey) {
-	if s := l.spaces[key.Space]; s != nil {
-		s.memory.WriteAt(make([]byte, 8), int64(key.Label)*8)
+	if _, ok := l.in.of[key]; !ok {
+		return
 	}
+	s := l.spaces[key.Space]
+	s.memory.WriteAt(make([]byte, 8), int64(key.Label)*8)
+	s.labels--
 	l.forgetChoice(key)
 	l.in.drop(key)
 }

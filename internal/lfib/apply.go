@@ -46,7 +46,7 @@ type step struct {
 // wanted them. A change that changes nothing, such as a replace by the same, is no error and
 // makes no event. The error is one line: the change, what is wrong with it, and the fix.
 func (t *Table) Apply(origin string, changes []Change) (*Commit, error) {
-	c := &Commit{before: t.seq, Seq: t.seq}
+	c := &Commit{before: t.seq, Seq: t.seq, Events: make([]Event, 0, len(changes)), steps: make([]step, 0, len(changes))}
 	var touched touches
 	now := time.Now()
 	for _, ch := range changes {

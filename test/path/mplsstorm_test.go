@@ -100,6 +100,26 @@ func TestNeighbourMovesUnderTwoCPUs(t *testing.T) {
 	})
 }
 
+// TestAdjacencyGivenAgainUnderTwoCPUs: a list goes from neighbour to neighbour, and the third one
+// has the ID of the first.
+func TestAdjacencyGivenAgainUnderTwoCPUs(t *testing.T) {
+	s := scarce(t, open(t, exercise.Options{}))
+	s.write(t, false, "nhlfe add 1 swap 200"+toA, "ilm add 100 nhlfe 1")
+	form, err := s.table.Form(1)
+	check(t, err)
+	macs := [2][6]byte{otherMAC, [6]byte(s.Server.MAC)}
+	const first, ids = 10, 2
+	last, ended := uint32(0), []uint32(nil)
+	s.storm(t, func(way int) error {
+		s.server = macs[way]
+		id := first + (last+1-first)%ids
+		u := dataplane.LabelUpdate{Ended: ended, AdjacencyOf: func(*lfib.Send) uint32 { return id }, NHLFEs: []dataplane.NHLFE{{ID: 1, Form: form}},
+			Adjacencies: []dataplane.Adjacency{{ID: id, Index: s.WANIndex, Source: [6]byte(s.WAN.MAC), Destination: macs[way], MTU: 1500}}}
+		ended, last = []uint32{last}, id
+		return s.labels.UpdateLabels(&u)
+	})
+}
+
 // lines makes one change or the other.
 func (s *switcher) lines(t *testing.T, a, b string) (turn func(way int) error) {
 	changes := [2][]lfib.Change{parsed(t, a), parsed(t, b)}
