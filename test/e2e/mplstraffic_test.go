@@ -201,3 +201,35 @@ func (r *rig) both(n uint64, generator func(cpu int) *traffic.Generator) {
 	}
 	all.Wait()
 }
+
+// TestLabelsEnd: without a label space frames are the kernel's, which drops them, and the space's
+// table goes with its last label.
+func TestLabelsEnd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, lab.FirewallOptions{Neighbours: true})
+	r.start(program, with("--xdp", "on")...)
+	r.labelsApply(r.swapToServer()...)
+	sink, g := r.labelSink(), r.labelled(1, 100, 0)
+	const n = 1000
+	r.send(g, n)
+	r.whole("with a space", sink, n)
+	maps := len(r.loaded()["map"])
+
+	r.labelsApply("space set lan off")
+	r.send(g, n)
+	r.eventually("frames are the kernel's", patience, func() bool { return r.count("mpls_off") == n })
+	r.labelsApply("ilm del 100", "nhlfe del 7")
+	// the daemon's own view of the table goes with its garbage; the kernel's is what counts
+	if now := len(r.loaded()["map"]); now != maps-1 {
+		t.Errorf("%d maps with a label space, %d without", maps, now)
+	}
+	if got, err := sink.Stats(); err != nil || got.Frames != n {
+		t.Errorf("%+v, %v", got, err)
+	}
+	r.labelsApply(r.swapToServer()...)
+	r.must(sink.Reset())
+	r.send(g, n)
+	r.whole("with a space again", sink, n)
+	r.must(r.daemon.Stop())
+	r.nothing()
+}
