@@ -55,7 +55,7 @@ var someEnv = Env{Adjacency: func(s *Send) (int, bool) {
 func agree(t *testing.T, tab *Table, packet []byte, want, got Verdict) {
 	t.Helper()
 	same := got.Reason == want.Reason && bytes.Equal(got.Packet, want.Packet) && got.EtherType == want.EtherType &&
-		got.NHLFE == want.NHLFE && fmt.Sprint(got.Send) == fmt.Sprint(want.Send)
+		got.NHLFE == want.NHLFE && got.MTU == want.MTU && fmt.Sprint(got.Send) == fmt.Sprint(want.Send)
 	if !same {
 		t.Fatalf("packet %x\nlists %s %x %#x %v %d\nforms %s %x %#x %v %d\n%s", packet,
 			want.Reason, want.Packet, want.EtherType, want.Send, want.NHLFE,

@@ -355,10 +355,10 @@ func (f *Form) send(m *machine, last uint8) Verdict {
 			mtu = most
 		}
 	}
-	if mtu != 0 && len(v.Packet) > mtu {
-		return Verdict{Reason: "mpls_over_mtu"}
-	}
 	v.Send, v.NHLFE = f.Send, f.End
+	if mtu != 0 && len(v.Packet) > mtu {
+		v.Reason, v.MTU = "mpls_over_mtu", mtu
+	}
 	return v
 }
 

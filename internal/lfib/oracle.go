@@ -26,10 +26,12 @@ const (
 // Verdict is what becomes of a packet.
 type Verdict struct {
 	Reason    string
-	Packet    []byte // what is Switched or Delivered, behind its Ethernet header
+	Packet    []byte // what is Switched or Delivered, or OverMTU, behind its Ethernet header
 	EtherType uint16 // of that
-	Send      *Send  // where it is Switched to
+	Send      *Send  // where it is Switched to, or would be
 	NHLFE     uint32 // by which one: whose list ends in that send
+	MTU       int    // that Packet is over
+	Labels    []ILM  // the entries that it was looked up in, in order; TC is its own
 }
 
 // Env is what a verdict depends on besides the Table and the packet. The zero value hashes by
@@ -39,6 +41,9 @@ type Env struct {
 	Hash func(packet []byte, labelled bool) uint32
 	// Adjacency tells whether port and next hop are there, and the port's MTU in bytes.
 	Adjacency func(*Send) (mtu int, ok bool)
+	// Alerted says that local software has seen the packet: a router alert label is popped, and
+	// pushed back on top of what goes out with labels (RFC 3032 §2.1).
+	Alerted bool
 }
 
 // Switch carries out the Table on a labelled packet that came in by a port of a space: the bytes
@@ -94,9 +99,11 @@ type walk struct {
 	swapped bool   // the first of them stands in for the label on top of wire
 
 	space   Space
-	entered int    // NHLFEs, and explicit nulls without one
-	id      uint32 // the NHLFE it is in
-	mtu     int    // the least that the NHLFEs since the last look-up gave
+	entered int     // NHLFEs, and explicit nulls without one
+	id      uint32  // the NHLFE it is in
+	mtu     int     // the least that the NHLFEs since the last look-up gave; at last that of the way out
+	labels  []ILM   // entries that were found
+	alerts  []uint8 // TCs of router alert labels that were popped
 
 	pending *Model // a pop is to be done in this model, unless a push makes it a swap
 	last    *popped
@@ -116,14 +123,17 @@ type popped struct {
 
 // verdict makes one of a reason.
 func (w *walk) verdict(reason string) Verdict {
-	v := Verdict{Reason: reason}
+	v := Verdict{Reason: reason, Labels: w.labels}
 	switch reason {
-	case Switched:
+	case Switched, OverMTU:
 		v.Packet, v.EtherType = w.wire, EtherMPLS
 		if w.bare {
 			v.EtherType = etherType(w.wire)
 		}
 		v.Send, v.NHLFE = w.way(), w.id
+		if reason == OverMTU {
+			v.MTU = w.mtu
+		}
 	case Delivered:
 		v.Packet, v.EtherType = w.wire, etherType(w.wire)
 	}
@@ -148,6 +158,7 @@ func (w *walk) lookUp() string {
 	w.class, w.exposed, w.last, w.mtu = top.tc(), false, nil, 0
 	for _, tc := range []int8{int8(top.tc()), -1} {
 		if id, ok := w.t.ilm.get(ILMKey{w.space, tc, top.label()}); ok {
+			w.labels = append(w.labels, ILM{w.space, top.label(), int(top.tc()), id})
 			return w.nhlfe(id)
 		}
 	}
@@ -156,6 +167,8 @@ func (w *walk) lookUp() string {
 		return w.explicitNull(label)
 	case label == RouterAlert && top.bottom():
 		return Malformed
+	case label == RouterAlert && w.env.Alerted:
+		return w.routerAlert()
 	case label == RouterAlert:
 		return Alert
 	case label == GAL:
@@ -179,6 +192,16 @@ func (w *walk) explicitNull(label Label) string {
 		return Payload
 	}
 	return w.deliver()
+}
+
+// routerAlert pops the label, and goes on by the one beneath, which gets its TTL and TC as it
+// does from an explicit null.
+func (w *walk) routerAlert() string {
+	w.alerts = append(w.alerts, lse(w.wire).tc())
+	if reason := w.pop(Uniform); reason != "" {
+		return reason
+	}
+	return w.lookUp()
 }
 
 // nhlfe enters an NHLFE and goes on to the packet's end.

@@ -93,10 +93,12 @@ func TestPush(t *testing.T) {
 		{"3270 §3.2.1: what the map does not name is 0", " push 200 tc-map gold" + hop,
 			join(entryOf(100, 5, 1, 64), ip4(45<<2, 9)), Switched, join(entryOf(200, 0, 0, 63), entryOf(100, 5, 1, 63), ip4(45<<2, 9))},
 		{"tc-map of what is no IP", " push 200 tc-map gold" + hop, join(entryOf(100, 5, 1, 64), []byte{0}), Payload, nil},
-		{"over the port's MTU", " push 200" + hop, join(entryOf(100, 0, 1, 64), ip4(0, 9, make([]byte, 165)...)), OverMTU, nil},
+		{"over the port's MTU", " push 200" + hop, join(entryOf(100, 0, 1, 64), ip4(0, 9, make([]byte, 165)...)), OverMTU,
+			join(entryOf(200, 0, 0, 63), entryOf(100, 0, 1, 63), ip4(0, 9, make([]byte, 165)...))},
 		{"as large as it", " push 200" + hop, join(entryOf(100, 0, 1, 64), ip4(0, 9, make([]byte, 164)...)), Switched,
 			join(entryOf(200, 0, 0, 63), entryOf(100, 0, 1, 63), ip4(0, 9, make([]byte, 164)...))},
-		{"over its own", " mtu 68 push 200" + hop, join(entryOf(100, 0, 1, 64), ip4(0, 9, make([]byte, 33)...)), OverMTU, nil},
+		{"over its own", " mtu 68 push 200" + hop, join(entryOf(100, 0, 1, 64), ip4(0, 9, make([]byte, 33)...)), OverMTU,
+			join(entryOf(200, 0, 0, 63), entryOf(100, 0, 1, 63), ip4(0, 9, make([]byte, 33)...))},
 		{"no port", " swap 200 send dev gone via inet 10.0.0.2", join(entryOf(100, 0, 1, 64), ip4(0, 9)), NoAdjacency, nil},
 	}, "map add gold dscp-to-tc 46:3")
 }
@@ -181,9 +183,9 @@ func TestFromOneToTheNext(t *testing.T) {
 	stack := join(entryOf(100, 5, 0, 9), entryOf(101, 4, 0, 9), entryOf(102, 3, 1, 9))
 	large := ip4(0, 64, make([]byte, 50)...) // 78 bytes
 	check100(t, []switching{
-		{"the lesser MTU, behind", " mtu 200 swap 200 forward 5", join(entryOf(100, 0, 1, 9), large), OverMTU, nil},
-		{"the lesser MTU, before", " mtu 80 swap 200 forward 4", join(entryOf(100, 0, 1, 9), large), OverMTU, nil},
-		{"the lesser MTU, before a choice", " mtu 80 by-hash 4", join(entryOf(100, 0, 1, 9), large), OverMTU, nil},
+		{"the lesser MTU, behind", " mtu 200 swap 200 forward 5", join(entryOf(100, 0, 1, 9), large), OverMTU, join(entryOf(200, 0, 1, 8), large)},
+		{"the lesser MTU, before", " mtu 80 swap 200 forward 4", join(entryOf(100, 0, 1, 9), large), OverMTU, join(entryOf(200, 0, 1, 8), large)},
+		{"the lesser MTU, before a choice", " mtu 80 by-hash 4", join(entryOf(100, 0, 1, 9), large), OverMTU, join(entryOf(100, 0, 1, 8), large)},
 		{"none behind a look-up", " mtu 80 by-hash 3", join(entryOf(100, 0, 0, 9), entryOf(101, 0, 1, 9), large), Switched, join(entryOf(201, 0, 1, 8), large)},
 		{"short pipe, then pipe: the TC before the second pop", " ttl short-pipe pop by-hash 2", join(stack, large), Switched, join(entryOf(204, 3, 1, 8), large)},
 		{"pipe, then short pipe: the TC behind it", " ttl pipe pop by-hash 1", join(stack, large), Switched, join(entryOf(203, 3, 1, 8), large)},

@@ -15,6 +15,7 @@ func (w *walk) send() string {
 	if reason := w.impose(out); reason != "" {
 		return reason
 	}
+	w.alertAgain()
 	return w.fits()
 }
 
@@ -115,6 +116,14 @@ func (w *walk) impose(out uint8) string {
 	return ""
 }
 
+// alertAgain puts router alert labels back, with the TTL of what is beneath. An IP packet that
+// lost its last label has none to put them on.
+func (w *walk) alertAgain() {
+	for i := len(w.alerts) - 1; i >= 0 && !w.bare; i-- {
+		w.prepend(RouterAlert, w.alerts[i], lse(w.wire).ttl())
+	}
+}
+
 func (w *walk) prepend(label Label, tc, ttl uint8) {
 	w.wire = append(newLSE(label, tc, w.bare, ttl), w.wire...)
 	w.bare = false
@@ -161,6 +170,7 @@ func (w *walk) fits() string {
 			mtu = most
 		}
 	}
+	w.mtu = mtu
 	if mtu > 0 && len(w.wire) > mtu {
 		return OverMTU
 	}
