@@ -73,6 +73,15 @@ type Segment struct {
 	Since            time.Time
 }
 
+// Plus adds what was counted elsewhere.
+func (s Segment) Plus(o Segment) Segment {
+	s.Packets += o.Packets
+	s.Octets += o.Octets
+	s.Errors += o.Errors
+	s.Discards += o.Discards
+	return s
+}
+
 // LabelKey names an incoming label.
 type LabelKey struct {
 	Space lfib.Space

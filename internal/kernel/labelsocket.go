@@ -1,0 +1,194 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoRoute says that the kernel has no route to an address.
+var ErrNoRoute = errors.New("no route")
+
+// LabelSocket hears the labelled frames that a data path has passed up, and sends frames to
+// neighbours and IP packets to wherever the kernel's routes lead. It takes CAP_NET_RAW to open
+// one, none to use it. Hear is for one goroutine; the rest may be called by others meanwhile.
+type LabelSocket struct {
+	packets *os.File // AF_PACKET, behind the Ethernet header
+	routed  [2]int   // raw IPv4 and IPv6, with their headers
+	bound   bool
+}
+
+// OpenLabelSocket opens one that hears nothing until Listen.
+func OpenLabelSocket() (*LabelSocket, error) {
+	s := &LabelSocket{routed: [2]int{-1, -1}}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("packet socket: %w", err)
+	}
+	s.packets = os.NewFile(uintptr(fd), "labelled frames")
+	for i, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		// IPPROTO_RAW: headers are included, and nothing is received (raw(7))
+		s.routed[i], err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW)
+		if err != nil && (i == 0 || !errors.Is(err, unix.EAFNOSUPPORT)) {
+			return nil, errors.Join(fmt.Errorf("raw socket: %w", err), s.Close())
+		}
+	}
+	return s, nil
+}
+
+// Close closes it, and ends Hear.
+func (s *LabelSocket) Close() error {
+	for _, fd := range s.routed {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+	return s.packets.Close()
+}
+
+// mostListened is how many jumps one filter has: jt is a byte.
+const mostListened = 200
+
+// Listen says from which interfaces frames are heard.
+func (s *LabelSocket) Listen(indexes []int) error {
+	filter := labelFilter(indexes)
+	raw, err := s.packets.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+		failed = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
+		if failed == nil && !s.bound && len(indexes) > 0 {
+			failed = unix.Bind(int(fd), &unix.SockaddrLinklayer{Protocol: wire16(unix.ETH_P_MPLS_UC)})
+			s.bound = failed == nil
+		}
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return fmt.Errorf("labelled frames: %w", err)
+	}
+	return nil
+}
+
+// labelFilter takes frames to this host that came in by one of some interfaces.
+func labelFilter(indexes []int) []unix.SockFilter {
+	const load, same, give = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+	const ancillary = 1<<32 - 0x1000 // SKF_AD_OFF; at 4 is SKF_AD_PKTTYPE, at 8 SKF_AD_IFINDEX
+	indexes = indexes[:min(len(indexes), mostListened)]
+	f := []unix.SockFilter{
+		{Code: load, K: ancillary + 4},
+		{Code: same, Jf: uint8(len(indexes) + 1), K: unix.PACKET_HOST},
+		{Code: load, K: ancillary + 8},
+	}
+	for i, index := range indexes {
+		f = append(f, unix.SockFilter{Code: same, Jt: uint8(len(indexes) - i), K: uint32(index)})
+	}
+	return append(f, unix.SockFilter{Code: give}, unix.SockFilter{Code: give, K: 1 << 18})
+}
+
+// Hear waits for a frame, and reads what is behind its Ethernet header. After Close the error is
+// os.ErrClosed.
+func (s *LabelSocket) Hear(buffer []byte) (n, index int, err error) {
+	raw, err := s.packets.SyscallConn()
+	if err != nil {
+		return 0, 0, err
+	}
+	var failed error
+	err = raw.Read(func(fd uintptr) bool {
+		var from unix.Sockaddr
+		n, from, failed = unix.Recvfrom(int(fd), buffer, 0)
+		if at, ok := from.(*unix.SockaddrLinklayer); ok {
+			index = at.Ifindex
+		}
+		return !errors.Is(failed, unix.EAGAIN) && !errors.Is(failed, unix.EINTR)
+	})
+	if err != nil {
+		return 0, 0, os.ErrClosed
+	}
+	return n, index, failed
+}
+
+// Send sends a packet to a neighbour of an interface.
+func (s *LabelSocket) Send(index int, to net.HardwareAddr, etherType uint16, packet []byte) error {
+	address := &unix.SockaddrLinklayer{Protocol: wire16(etherType), Ifindex: index, Halen: uint8(len(to))}
+	copy(address.Addr[:], to)
+	raw, err := s.packets.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = unix.Sendto(int(fd), packet, unix.MSG_DONTWAIT, address) })
+	return errors.Join(err, failed)
+}
+
+// Route sends an IP packet to an address by the kernel's routes, or is ErrNoRoute. What routes or
+// rules forbid is lost without an error, and so is what goes to a broadcast address.
+func (s *LabelSocket) Route(to netip.Addr, packet []byte) error {
+	var err error
+	if to.Is4() {
+		err = unix.Sendto(s.routed[0], packet, unix.MSG_DONTWAIT, &unix.SockaddrInet4{Addr: to.As4()})
+	} else {
+		err = unix.Sendto(s.routed[1], packet, unix.MSG_DONTWAIT, &unix.SockaddrInet6{Addr: to.As16()})
+	}
+	switch {
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EADDRNOTAVAIL): // IPv6 is off
+		return ErrNoRoute
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.EINVAL):
+		return nil
+	}
+	return err
+}
+
+// wire16 is a number in network byte order, as the kernel wants protocols.
+func wire16(n uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
+}
+
+// Addresses returns the addresses of all interfaces, by ifindex, each with the length of its
+// subnet's prefix, in the kernel's order.
+func (r *Resolver) Addresses() (map[int][]netip.Prefix, error) {
+	messages, err := ask(r.conn, unix.RTM_GETADDR, netlink.Dump, make([]byte, unix.SizeofIfAddrmsg))
+	if err != nil {
+		return nil, fmt.Errorf("addresses: %w", err)
+	}
+	all := map[int][]netip.Prefix{}
+	for _, m := range messages {
+		prefix, err := decodeAddress(m)
+		if err != nil {
+			return nil, fmt.Errorf("addresses: %w", err)
+		}
+		if prefix.IsValid() {
+			index := int(binary.NativeEndian.Uint32(m.Data[4:]))
+			all[index] = append(all[index], prefix)
+		}
+	}
+	return all, nil
+}
+
+// decodeAddress is the interface's own address: IFA_LOCAL, which IPv6 has on point-to-point
+// links alone.
+func decodeAddress(m netlink.Message) (netip.Prefix, error) {
+	var local, remote netip.Addr
+	err := attributes(m, unix.SizeofIfAddrmsg, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.IFA_LOCAL:
+			local, _ = netip.AddrFromSlice(ad.Bytes())
+		case unix.IFA_ADDRESS:
+			remote, _ = netip.AddrFromSlice(ad.Bytes())
+		}
+	})
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	if !local.IsValid() {
+		local = remote
+	}
+	return netip.PrefixFrom(local, int(m.Data[1])), nil
+}
