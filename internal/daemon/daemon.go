@@ -243,8 +243,9 @@ func (d *Daemon) serve(ctx context.Context) error {
 		stopHearing()
 		return err
 	}
+	stopPunts := d.openPunts(resolver)
 	if err := errors.Join(d.labels.begin(d.paths.Labels(), resolver), d.dropRights()); err != nil {
-		return errors.Join(err, stopHearing(), listener.Close())
+		return errors.Join(err, stopHearing(), listener.Close(), stopPunts())
 	}
 	defer d.labels.end()
 	d.ready = true
@@ -257,7 +258,8 @@ func (d *Daemon) serve(ctx context.Context) error {
 			Request: func(q dataplane.Request) { d.serveRequest(ct, q) }, Difference: d.differs,
 		})
 	})
-	g.Go(func() error { <-ctx.Done(); return stopHearing() })
+	g.Go(func() error { <-ctx.Done(); return errors.Join(stopHearing(), stopPunts()) })
+	g.Go(func() error { d.labels.punts.serve(ctx); return nil })
 	look := make(chan bool, 1)
 	g.Go(func() error { d.follow(ctx, events, look); return nil })
 	g.Go(func() error { d.labels.run(ctx); return nil })
@@ -267,6 +269,18 @@ func (d *Daemon) serve(ctx context.Context) error {
 	})
 	d.log.Info("ready", "socket", d.paths.Socket(), "state", filepath.Clean(d.paths.State))
 	return g.Wait()
+}
+
+// openPunts opens the socket for labelled packets that are passed up, while there is the right
+// to. Label switching does without where there is none.
+func (d *Daemon) openPunts(resolver *kernel.Resolver) (stop func() error) {
+	socket, err := kernel.OpenLabelSocket()
+	if err != nil {
+		d.log.Warn("labelled packets that expire, or are too big, will have no answer: run with CAP_NET_RAW", "err", err)
+		return func() error { return nil }
+	}
+	d.labels.punts = newPunts(d.labels, socket, resolver.Addresses)
+	return socket.Close
 }
 
 // dropRights gives up what only the start took.

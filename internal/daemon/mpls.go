@@ -34,6 +34,7 @@ type labels struct {
 	exact    []string       // ports that the configuration names, there or not
 	news     news
 	monitors monitors
+	punts    *punts // nil: there is no socket for them
 
 	mu      sync.Mutex // guards the rest
 	table   *lfib.Table

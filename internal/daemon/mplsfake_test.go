@@ -54,6 +54,8 @@ func (p *fakePlane) Adjacencies() ([]dataplane.Adjacency, error) {
 
 func (p *fakePlane) LabelStats() (dataplane.LabelStats, error) { return p.stats, nil }
 
+func (p *fakePlane) LabelHash([]byte) uint32 { return 0 }
+
 func (p *fakePlane) UpdateLabels(u *dataplane.LabelUpdate) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

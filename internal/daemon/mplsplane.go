@@ -16,6 +16,8 @@ type labelPlane interface {
 	UpdateLabels(*dataplane.LabelUpdate) error
 	// LabelStats reads all counters.
 	LabelStats() (dataplane.LabelStats, error)
+	// LabelHash is the number by which a packet with labels has its way chosen.
+	LabelHash(packet []byte) uint32
 }
 
 // resolver is what the kernel knows of ways out: kernel.Resolver.

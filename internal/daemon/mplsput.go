@@ -127,12 +127,16 @@ func (p *putting) space(name string, want dataplane.LabelPort) {
 
 // inForce remembers what the data path was told.
 func (p *putting) inForce() {
+	p.punts.forget(&p.update)
 	p.ways.end(p.idle)
 	for name, told := range p.spaces {
 		p.labels.spaces[name] = told
 		if told.Index == 0 || told.Space < 0 {
 			delete(p.labels.spaces, name)
 		}
+	}
+	if len(p.spaces) > 0 {
+		p.punts.listen()
 	}
 }
 

@@ -91,6 +91,7 @@ func (l *labels) interfaces(counted map[int]dataplane.LabelPortStats, ports []sh
 		name, space := p.link.Name, l.table.Space(p.link.Name)
 		out, sends := u.out[name]
 		c := counted[p.link.Index]
+		c.Fragmented += l.punts.counted().cut[name]
 		maps.Copy(different, out)
 		all.InLabelLookupFailures += c.LookupFailures
 		all.OutFragmentedPkts += c.Fragmented
@@ -118,7 +119,8 @@ func (l *labels) interfaces(counted map[int]dataplane.LabelPortStats, ports []sh
 func (l *labels) inSegments(counted map[dataplane.LabelKey]dataplane.Segment) []api.MPLSInSegment {
 	list := make([]api.MPLSInSegment, 0, len(counted))
 	for _, key := range l.countInUse().keys {
-		c := counted[key]
+		c, more := counted[key], l.punts.counted().in[key]
+		c.Packets, c.Octets, c.Errors = c.Packets+more.Packets, c.Octets+more.Octets, c.Errors-min(c.Errors, more.Errors)
 		list = append(list, api.MPLSInSegment{Space: int(key.Space), Label: uint32(key.Label), Octets: uint32(c.Octets), Packets: c.Packets,
 			Errors: c.Errors, Discards: c.Discards, HCOctets: c.Octets, DiscontinuityTime: c.Since})
 	}
@@ -129,7 +131,7 @@ func (l *labels) inSegments(counted map[dataplane.LabelKey]dataplane.Segment) []
 func (l *labels) outSegments(counted map[uint32]dataplane.Segment) []api.MPLSOutSegment {
 	list := make([]api.MPLSOutSegment, 0, len(l.ways.of))
 	for id, w := range l.ways.of {
-		c := counted[id]
+		c := counted[id].Plus(l.punts.counted().out[id])
 		list = append(list, api.MPLSOutSegment{NHLFE: id, Port: w.key.port, Octets: uint32(c.Octets), Packets: c.Packets,
 			Errors: c.Errors, Discards: c.Discards, HCOctets: c.Octets, DiscontinuityTime: c.Since})
 	}

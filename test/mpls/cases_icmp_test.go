@@ -105,6 +105,12 @@ var tooBig = []trial{
 		or:     []outcome{{words: "discarded, which it may be"}},
 	},
 	{
+		rule: "M2", clause: "RFC 7325 §2.1.8", name: "what is cut goes the way of its flow", needs: "fragment",
+		config: lines(nhlfe(201, "mtu 500 swap 201 "+toB), nhlfe(202, "mtu 500 swap 202 "+toB), nhlfe(100, "by-hash 201 202"), ilm(100, "nhlfe 100")),
+		in:     each(40, func(i int) frame { return on(a, l(100, 0, 64), v4(64).from(flowSource(i/2)).long(100+800*(i%2))) }),
+		check:  oneWayEach,
+	},
+	{
 		rule: "M2", clause: "RFC 3032 §3.4", name: "IPv4 with DF: an error with the MTU less the stack that would be sent", needs: "icmp",
 		config: lines(inMTU(100, 500, "swap 200 "+toB), inMTU(101, 500, "swap 200 push 300 "+toB), inMTU(102, 500, "pop "+toB)),
 		in:     []frame{on(a, l(100, 2, 64), over4df), on(a, l(101, 2, 64), over4df), on(a, l(102, 2, 64), over4df)},

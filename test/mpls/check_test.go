@@ -155,3 +155,28 @@ func answersLimited(in []frame, came [][]byte) error {
 	}
 	return nil
 }
+
+// flowSource is the address that a flow comes from.
+func flowSource(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, 0, byte(10 + i)}) }
+
+// oneWayEach wants a short packet and two fragments of each flow, by one of the labels 201 and
+// 202, and some flows by each.
+func oneWayEach(in []frame, came [][]byte) error {
+	if len(came) != len(in)/2*3 {
+		return fmt.Errorf("%d frames came of %d", len(came), len(in))
+	}
+	ways, count := map[netip.Addr]uint32{}, map[uint32]int{}
+	for _, got := range came {
+		top, _ := parseEntry(got[ethernetBytes:])
+		from := netip.AddrFrom4([4]byte(got[ethernetBytes+entryBytes+12:]))
+		if way, ok := ways[from]; ok && way != top.label {
+			return fmt.Errorf("of %s some go by %d: %s", from, way, describe(got))
+		}
+		ways[from] = top.label
+		count[top.label]++
+	}
+	if count[201]+count[202] != len(came) || count[201] == 0 || count[202] == 0 {
+		return fmt.Errorf("frames by label: %v", count)
+	}
+	return nil
+}
