@@ -118,9 +118,9 @@ enum reason {
 	REASON_SOURCE_FULL,		/* its source holds as many slots as one may */
 	REASON_POLICED,			/* over the rate of its reason: dropped */
 	/* what becomes of a labelled frame: MPLS */
+	REASON_MPLS_OFF,		/* no label space on this port: the kernel's */
 	REASON_MPLS_SWITCHED,
 	REASON_MPLS_DELIVERED,		/* popped; the packet goes on as if it had come without labels */
-	REASON_MPLS_OFF,		/* no label space on this port: the kernel's */
 	REASON_MPLS_MALFORMED,		/* ends before the bottom of its stack, or a label stands where it must not */
 	REASON_MPLS_NO_LABEL,		/* nobody has given it out (RFC 3031 3.18) */
 	REASON_MPLS_TTL,		/* would leave with 0: the daemon answers */

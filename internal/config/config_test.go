@@ -135,7 +135,7 @@ func TestParseErrors(t *testing.T) {
 		{"[police]\nttl = \"0/s\"", `f:2: ttl = "0/s": allowed is a rate`},
 		{"[police]\nttl = \"10000001/s\"", `f:2: ttl = "10000001/s": allowed is a rate`},
 		{"[police]\nttl = \"+1/s/s\"", `f:2: ttl = "+1/s/s": allowed is a rate`},
-		{"[police]\nhit = \"1/s\"", `f:2: police."hit": allowed are not_ip, vlan_tag, `},
+		{"[police]\nhit = \"1/s\"", `f:2: police."hit": allowed are not_ip, mpls_off, vlan_tag, `},
 		{"[police]\nbelow_threshold = \"1/s\"", `f:2: police."below_threshold": allowed are`},
 		{"[police]\nTTL = \"1/s\"", `f:2: police."TTL": allowed are`},
 		{"[police.ttl]\nrate = \"1/s\"", `f:1: [police.ttl]: allowed is a rate`},

@@ -11,7 +11,7 @@ import (
 // kernel must have it for want of a slot. No packet of a flow that is watched, learned or
 // proved has one of them.
 var Policeable = []string{
-	"not_ip", "vlan_tag", "not_host", "ipsec", "runt", "malformed", "bad_checksum", "ip_options",
+	"not_ip", "mpls_off", "vlan_tag", "not_host", "ipsec", "runt", "malformed", "bad_checksum", "ip_options",
 	"extension_header", "fragment", "ttl", "not_echo", "tcp_syn", "tcp_no_ack", "tcp_close",
 	"table_full", "source_full", "over_mtu",
 }

@@ -34,6 +34,8 @@ static enum reason slow_ethernet(const struct bytes *b)
 	type = be16(b->at + 12);
 	if (type == 0x8100 || type == 0x88a8)
 		return REASON_VLAN_TAG;
+	if (type == 0x8847 || type == 0x8848)
+		return REASON_MPLS_OFF;
 	if (type != 0x0800 && type != 0x86dd)
 		return REASON_NOT_IP;
 	return b->at[0] & 1 ? REASON_NOT_HOST : REASON_HIT;
