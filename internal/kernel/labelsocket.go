@@ -32,14 +32,43 @@ func OpenLabelSocket() (*LabelSocket, error) {
 		return nil, fmt.Errorf("packet socket: %w", err)
 	}
 	s.packets = os.NewFile(uintptr(fd), "labelled frames")
-	for i, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		// IPPROTO_RAW: headers are included, and nothing is received (raw(7))
-		s.routed[i], err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW)
+	for i := range s.routed {
+		s.routed[i], err = sendOnly(i == 1)
 		if err != nil && (i == 0 || !errors.Is(err, unix.EAFNOSUPPORT)) {
 			return nil, errors.Join(fmt.Errorf("raw socket: %w", err), s.Close())
 		}
 	}
 	return s, nil
+}
+
+// sendOnly is a raw socket for packets with their headers. It is one of ICMP, of which the kernel
+// gives copies away, here to nobody: one of IPPROTO_RAW would take packets of protocol 255, so that
+// the router no longer answered that it does not know it (raw_v4_input, ip_protocol_deliver_rcu).
+func sendOnly(six bool) (fd int, err error) {
+	const rawLevel, icmpFilter = 255, 1 // SOL_RAW, ICMP_FILTER
+	family, protocol := unix.AF_INET, unix.IPPROTO_ICMP
+	if six {
+		family, protocol = unix.AF_INET6, unix.IPPROTO_ICMPV6
+	}
+	if fd, err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol); err != nil {
+		return -1, err
+	}
+	if six {
+		none := unix.ICMPv6Filter{}
+		for i := range none.Data {
+			none.Data[i] = 1<<32 - 1
+		}
+		err = errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_HDRINCL, 1),
+			unix.SetsockoptICMPv6Filter(fd, unix.IPPROTO_ICMPV6, unix.ICMPV6_FILTER, &none))
+	} else {
+		err = errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_HDRINCL, 1),
+			unix.SetsockoptInt(fd, rawLevel, icmpFilter, -1))
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 // Close closes it, and ends Hear.
