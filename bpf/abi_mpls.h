@@ -79,7 +79,7 @@ struct nhlfe {
 	__u8 end, flags;		/* enum nhlfe_end, enum nhlfe_flag */
 	__u8 pops, pushes;
 	__u8 tc, dscp;			/* to be set, or the row of the map that says it */
-	__u8 space, none;
+	__u8 space, zeros;
 	__u32 adjacency;
 	__u32 choice;
 	__u32 segment;

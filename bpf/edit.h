@@ -40,13 +40,11 @@ static __always_inline void rewrite_copy(struct rewrite *rw, const struct slot *
 _Static_assert(__builtin_offsetof(struct rewrite, state) == 32, "rewrite");
 _Static_assert(__builtin_offsetof(struct slot, packets) - __builtin_offsetof(struct slot, saddr) == 32, "slot");
 
-static __always_inline void edit_ethernet(struct frame *f, const struct rewrite *rw)
+/* Destination and source. */
+static __always_inline void edit_macs(void *to, const void *from)
 {
-	void *to = f->data;
-	const void *from = rw->mac;
-
-	*(dword *)to = *(dword *)from;
-	*(word *)(to + 8) = *(word *)(from + 8);
+	*(dword *)to = *(const dword *)from;
+	*(word *)(to + 8) = *(const word *)(from + 8);
 }
 
 /* TTL, protocol and checksum are one number, little endian. Its complement grows by the
@@ -113,7 +111,7 @@ static __always_inline void edit_l4(struct frame *f, const struct rewrite *rw, c
 
 static __always_inline void edit(struct frame *f, const struct rewrite *rw, const int whole)
 {
-	edit_ethernet(f, rw);
+	edit_macs(f->data, rw->mac);
 	if (f->family == 4)
 		edit_ipv4(f, rw);
 	else

@@ -84,7 +84,7 @@ static __noinline int travel(struct xdp_md *ctx, __u32 lse, __u32 space)
 	return verdict_of(ctx, &w, reason);
 }
 
-/* Why nobody looks the frame's label up; HIT: it is looked up. */
+/* Nobody looks the frame's label up, or its way out has just gone. */
 static __noinline int unfit(struct xdp_md *ctx, enum reason reason)
 {
 	int verdict = reason == REASON_NOT_HOST || reason == REASON_MPLS_OFF ? XDP_PASS : XDP_DROP;
@@ -132,9 +132,7 @@ int shunt_mpls(struct xdp_md *ctx)
 	if (*(const word *)&n->end != SWAP || n->push[0].flags || ttl_in(lse) <= 1 ||
 	    !a->ifindex || octets > a->mtu || (n->mtu && octets > n->mtu))
 		return travel(ctx, lse, p->space - 1);
-	*(word *)(data + ETH_HLEN) = __builtin_bswap32(n->push[0].lse | ((lse & 0xfff) - 1));
-	*(dword *)data = *(const dword *)a->dmac;
-	*(word *)(data + 8) = *(const word *)(a->dmac + 8);
+	swap_label(data, n, a, lse);
 	count_segment(segment_of(in_segments, cpu, i->segment), octets);
 	if (rarely(bpf_redirect_map(&tx, a->tx, XDP_DROP) != XDP_REDIRECT)) {
 		lose(i->segment, REASON_MPLS_EGRESS_GONE);

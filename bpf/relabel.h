@@ -10,6 +10,7 @@
 #define SHUNT_RELABEL_H
 
 #include "mpls.h"
+#include "edit.h"
 
 /* What becomes of the frame, judged but not yet written. */
 struct relabel {
@@ -198,9 +199,15 @@ static __always_inline void write_labels(const struct nhlfe *n, const struct rel
 
 static __always_inline void write_ethernet(void *data, const __u8 *macs, __u16 type)
 {
-	*(dword *)data = *(const dword *)macs;
-	*(word *)(data + 8) = *(const word *)(macs + 8);
+	edit_macs(data, macs);
 	((__u16 *)data)[6] = type;
+}
+
+/* A plain swap: the label goes, its TC and S stay, its TTL, which is over 1, is lowered. */
+static __always_inline void swap_label(void *data, const struct nhlfe *n, const struct adjacency *a, __u32 lse)
+{
+	*(word *)(data + ETH_HLEN) = __builtin_bswap32(n->push[0].lse | ((lse & 0xfff) - 1));
+	edit_macs(data, a->dmac);
 }
 
 static __always_inline __u16 type_of(const struct relabel *r)

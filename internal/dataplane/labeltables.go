@@ -69,7 +69,7 @@ type space struct {
 // labelSections are the global variables of bpf/maps_mpls.h.
 var labelSections = []string{"nhlfe_rows", "nhlfes", "choices", "adjacencies", "label_maps", "label_ports", "in_segments", "out_segments"}
 
-// choiceShare and spare: NHLFEs that choose are few, and replaced ones rest for a while.
+// Of so many NHLFEs one may choose; and so many ways out there may be, less one.
 const (
 	choiceShare     = 16
 	mostAdjacencies = 4096

@@ -107,7 +107,7 @@ func (s *switcher) write(t *testing.T, random bool, lines ...string) {
 
 // in puts a frame through the program of a port with a label space.
 func (s *switcher) in(index int, frame []byte) (exercise.Outcome, error) {
-	return s.Labelled(s.labels.Program(), index, frame, 0)
+	return s.XDPBy(s.labels.Program(), index, frame, 0)
 }
 
 // lse is a label stack entry.
@@ -215,7 +215,7 @@ func TestEveryWordOfLabels(t *testing.T) {
 	}
 
 	s.counts(t, "mpls mpls_no_room", func() {
-		_, err := s.Labelled(s.labels.Program(), s.LANIndex, one(108, 64), exercise.MetaMax)
+		_, err := s.XDPBy(s.labels.Program(), s.LANIndex, one(108, 64), exercise.MetaMax)
 		check(t, err)
 	})
 	s.counted(t, "mpls_no_room", "mpls", "lan", s.LANIndex)

@@ -80,18 +80,13 @@ func (r *Rig) XDPUnmarkable(index int, frame []byte) (Outcome, error) {
 	return r.xdp(index, frame, MetaMax)
 }
 
-// Labelled puts a frame through the XDP program of a port with a label space, with so many bytes
-// of metadata in front of it.
-func (r *Rig) Labelled(prog *ebpf.Program, index int, frame []byte, meta int) (o Outcome, err error) {
-	return r.xdpBy(prog, index, frame, meta)
-}
-
 // xdp runs the XDP program with so many bytes of metadata in front of the frame.
 func (r *Rig) xdp(index int, frame []byte, meta int) (o Outcome, err error) {
-	return r.xdpBy(r.programs["shunt_xdp"], index, frame, meta)
+	return r.XDPBy(r.programs["shunt_xdp"], index, frame, meta)
 }
 
-func (r *Rig) xdpBy(prog *ebpf.Program, index int, frame []byte, meta int) (o Outcome, err error) {
+// XDPBy puts a frame through an XDP program of shunt's, with so many bytes of metadata in front.
+func (r *Rig) XDPBy(prog *ebpf.Program, index int, frame []byte, meta int) (o Outcome, err error) {
 	ctx := xdpMD{Data: uint32(meta), DataEnd: uint32(meta + len(frame)), IngressIfindex: uint32(index)}
 	after := make([]byte, binary.Size(ctx))
 	run := ebpf.RunOptions{
