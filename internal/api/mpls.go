@@ -23,10 +23,10 @@ const (
 	MPLSToTC   = "dscp-to-tc"
 )
 
-// What an NHLFE's way out does, as in MPLSNHLFE.State.
+// What an NHLFE's way out does, as in MPLSNHLFE.State, and a port, as in MPLSSpace.State.
 const (
-	MPLSUp   = "up"   // packets leave by it
-	MPLSDown = "down" // they are dropped, for MPLSNHLFE.Reason
+	MPLSUp   = "up"   // packets leave by it, or come in
+	MPLSDown = "down" // they do not, for the Reason beside it
 )
 
 // MPLSChange is one transaction, of which all or nothing is done: the body of
@@ -40,6 +40,10 @@ type MPLSChange struct {
 type MPLSDone struct {
 	Seq     uint64 `json:"seq"`     // the table's state since then: the number of its last event since the daemon began
 	Changed int    `json:"changed"` // entries that were added, changed or deleted
+
+	// What of it is not in force, as a port cannot yet: a line for each, with the remedy. It is
+	// in force once the port can.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // MPLSILM says what is done with an incoming label: GET /v1/mpls/ilm, ordered by space, label and
@@ -83,6 +87,10 @@ type MPLSSpace struct {
 	Port  string `json:"port"`
 	Index int    `json:"index"` // ifindex; 0: no such port now
 	Space int    `json:"space"` // 0 to 254
+	State string `json:"state"` // MPLSUp: labels are looked up there; MPLSDown: the port cannot, for Reason
+
+	Reason string `json:"reason,omitempty"` // why it is down; plain words
+	Remedy string `json:"remedy,omitempty"` // what the operator can do about it
 }
 
 // MPLSStats is what was counted, by the names of RFC 3813 but 64 bits wide: GET /v1/mpls/stats. Its

@@ -72,7 +72,7 @@ func TestMPLSExchange(t *testing.T) {
 	c, _ := start(t, b)
 	ctx := t.Context()
 	change := MPLSChange{Lines: []string{"ilm add 100 nhlfe 7", "b"}, Origin: "cli"}
-	if done, err := c.MPLSApply(ctx, change); err != nil || done != (MPLSDone{7, 2}) || !cmp.Equal(*b.mpls.applied, change) {
+	if done, err := c.MPLSApply(ctx, change); err != nil || !cmp.Equal(done, MPLSDone{Seq: 7, Changed: 2}) || !cmp.Equal(*b.mpls.applied, change) {
 		t.Errorf("apply: %+v, %v, of %+v", done, err, b.mpls.applied)
 	}
 	if _, err := c.MPLSApply(ctx, MPLSChange{}); err != nil || b.mpls.applied.Origin != "api" {

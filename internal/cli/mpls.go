@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -56,6 +57,11 @@ func (e *env) mplsSend(ctx context.Context, lines []string) error {
 	done, err := e.client().MPLSApply(ctx, api.MPLSChange{Lines: lines, Origin: origin})
 	if err != nil {
 		return err
+	}
+	if !e.json {
+		for _, warning := range done.Warnings {
+			fmt.Fprintln(e.err, "shunt: "+oneLine(errors.New(warning)))
+		}
 	}
 	return e.show(done, func(*page) {})
 }

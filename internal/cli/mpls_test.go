@@ -28,11 +28,13 @@ type fakeMPLS struct {
 	stats   api.MPLSStats
 	events  []api.MPLSEvent
 	filter  api.MPLSFilter
+
+	warnings []string
 }
 
 func (m *fakeMPLS) Apply(c api.MPLSChange) (api.MPLSDone, error) {
 	m.applied = append(m.applied, c)
-	return api.MPLSDone{Seq: 41, Changed: len(c.Lines)}, m.err
+	return api.MPLSDone{Seq: 41, Changed: len(c.Lines), Warnings: m.warnings}, m.err
 }
 func (m *fakeMPLS) ILM(f api.MPLSFilter) ([]api.MPLSILM, error) { m.filter = f; return m.ilm, m.err }
 func (m *fakeMPLS) NHLFE(f api.MPLSFilter) ([]api.MPLSNHLFE, error) {
@@ -84,7 +86,8 @@ func exampleMPLS() *fakeMPLS {
 			{Name: "back", Kind: api.MPLSToDSCP, To: map[int]int{5: 46, 4: 34}},
 			{Name: "gold", Kind: api.MPLSToTC, To: map[int]int{46: 5, 0: 0, 34: 4}},
 		},
-		spaces: []api.MPLSSpace{{Port: "lan0", Index: 3, Space: 0}, {Port: "lan9", Space: 254}},
+		spaces: []api.MPLSSpace{{Port: "lan0", Index: 3, Space: 0, State: api.MPLSUp},
+			{Port: "lan9", Space: 254, State: api.MPLSDown, Reason: "there is no such interface now", Remedy: "what is said of its labels waits for it"}},
 		stats: api.MPLSStats{
 			Interfaces: []api.MPLSInterface{
 				{Name: "platform", Space: 0, InLabelsInUse: 2, InLabelLookupFailures: 12, OutLabelsInUse: 3, Reasons: map[string]uint64{"mpls_no_label": 12}},
@@ -157,6 +160,20 @@ func TestMPLSWrites(t *testing.T) {
 		if diff := gocmp.Diff(want, m.applied); code != 0 || out+err != "" || diff != "" {
 			t.Errorf("%s: exit %d, %s%s\n%s", line, code, out, err, diff)
 		}
+	}
+}
+
+// TestMPLSWarns: what a change asks of a port that it cannot is told on stderr, and is no failure.
+func TestMPLSWarns(t *testing.T) {
+	m := &fakeMPLS{warnings: []string{"lan: no XDP; set it", "wan:\tno\nXDP; set it"}}
+	state := serve(t, &fake{mpls: m})
+	code, out, err := shunt("mpls", "--state", state, "space", "set", "lan", "wan", "0")
+	if want := "shunt: lan: no XDP; set it\nshunt: wan: no; XDP; set it\n"; code != 0 || out != "" || err != want {
+		t.Errorf("exit %d, %q, %q", code, out, err)
+	}
+	code, out, err = shunt("mpls", "--state", state, "space", "set", "lan", "wan", "0", "--json")
+	if code != 0 || err != "" || !strings.Contains(out, `"lan: no XDP; set it",`) {
+		t.Errorf("exit %d, %q, %q", code, out, err)
 	}
 }
 

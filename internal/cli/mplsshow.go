@@ -130,8 +130,7 @@ func printNHLFE(p *page, entries []api.MPLSNHLFE, limit int) {
 		if x.MTU != 0 {
 			mtu = plainInt(x.MTU)
 		}
-		styles := map[string]style{api.MPLSUp: green, api.MPLSDown: red}
-		t.add(id(x.ID), mtu, x.TTL, cell{or(x.State, "-"), styles[x.State]}, x.List)
+		t.add(id(x.ID), mtu, x.TTL, mplsState(x.State), x.List)
 	}
 	p.table(t)
 	p.only(len(entries), limit)
@@ -140,6 +139,12 @@ func printNHLFE(p *page, entries []api.MPLSNHLFE, limit int) {
 			p.line("%s: %s", p.paint("nhlfe "+id(x.ID), bold), clean(x.Reason))
 		}
 	}
+}
+
+// mplsState is MPLSUp, MPLSDown or none.
+func mplsState(state string) cell {
+	styles := map[string]style{api.MPLSUp: green, api.MPLSDown: red}
+	return cell{or(state, "-"), styles[state]}
 }
 
 func printFTN(p *page, entries []api.MPLSFTN, limit int) {
@@ -165,15 +170,16 @@ func printMap(p *page, entries []api.MPLSMap, limit int) {
 }
 
 func printSpaces(p *page, entries []api.MPLSSpace, limit int) {
-	t := newTable("PORT", ">SPACE", "")
+	t := newTable("PORT", ">SPACE", "STATE")
 	for _, x := range entries {
-		absent := cell{}
-		if x.Index == 0 {
-			absent = cell{"no such port now", yellow}
-		}
-		t.add(x.Port, plainInt(x.Space), absent)
+		t.add(x.Port, plainInt(x.Space), mplsState(x.State))
 	}
 	p.table(t)
+	for _, x := range entries {
+		if x.Reason != "" {
+			p.line("%s: %s", p.paint(clean(x.Port), bold), clean(sentence(x.Reason, x.Remedy)))
+		}
+	}
 	p.only(len(entries), limit)
 }
 

@@ -48,6 +48,9 @@ func printPorts(p *page, ports []api.Port) {
 		if port.Reason != "" {
 			p.line("%s: %s", p.paint(clean(port.Name), bold), clean(sentence(port.Reason, port.Remedy)))
 		}
+		if port.Labels != "" {
+			p.line("%s: %s", p.paint(clean(port.Name), bold), clean(port.Labels))
+		}
 	}
 }
 

@@ -60,10 +60,14 @@ func (d *Daemon) Status() (api.Status, error) {
 // Ports implements api.Backend.
 func (d *Daemon) Ports() ([]api.Port, error) {
 	var list []api.Port
+	lacking := d.labels.lacking()
 	for _, p := range d.showing() {
 		a, err := d.port(p)
 		if err != nil {
 			return nil, err
+		}
+		if lack, ok := lacking[a.Name]; ok {
+			a.Labels = lack.String()
 		}
 		list = append(list, a)
 	}
@@ -132,7 +136,8 @@ func (d *Daemon) Explain(q api.ExplainQuery) ([]api.Explanation, error) { return
 
 // Doctor implements api.Backend.
 func (d *Daemon) Doctor() ([]api.Check, error) {
-	return doctor.RunFor(d.paths, d.cfg.Ports, d.rules.known())
+	checks, err := doctor.RunFor(d.paths, d.cfg.Ports, d.rules.known())
+	return append(checks, d.labels.checks()...), err
 }
 
 // Pause implements api.Backend.

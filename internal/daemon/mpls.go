@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"shunt/internal/api"
@@ -46,6 +47,8 @@ type labels struct {
 	unsure  bool                           // what is in force: an update and its undoing both failed
 	inUse   inUse
 	failed  string // what the log was told last
+
+	lacks atomic.Pointer[map[string]lack] // of ports
 }
 
 func newLabels(log *slog.Logger, plane labelPlane, ports func() []shown, exact []string) *labels {
@@ -76,6 +79,7 @@ func (l *labels) begin(path string, kernel resolver) error {
 		return fmt.Errorf("labels: %w; remove %s to begin with empty tables", err, path)
 	}
 	l.ways.disown()
+	l.notice(nil)
 	l.journal, err = newJournal(path, l.everything())
 	return err
 }
@@ -147,6 +151,7 @@ func (l *labels) Apply(c api.MPLSChange) (api.MPLSDone, error) {
 		return api.MPLSDone{}, errors.Join(err, l.takeBack(commit, before))
 	}
 	l.seq = commit.Seq
+	done.Warnings = l.warnings(&commit.Touched)
 	if l.monitors.wanted() {
 		l.monitors.tell(eventsOf(commit))
 	}

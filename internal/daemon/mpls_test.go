@@ -26,7 +26,7 @@ func TestLabels(t *testing.T) {
 	done, err := r.apply("space set lan wan 0", "map add gold dscp-to-tc 1:5 7:2",
 		"nhlfe add 7 swap 200 "+viaWAN, "nhlfe add 8 push 300 tc-map gold "+viaWAN, "nhlfe add 9 pop deliver",
 		"ilm add 100 nhlfe 7", "ilm add 100 tc 5 nhlfe 9", "ilm add 100 space 3 nhlfe 9", "ftn add 192.0.2.0/24 nhlfe 8")
-	if err != nil || done != (api.MPLSDone{Seq: 10, Changed: 10}) {
+	if err != nil || !cmp.Equal(done, api.MPLSDone{Seq: 10, Changed: 10}) {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	r.inForce("added",

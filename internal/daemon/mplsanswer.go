@@ -136,9 +136,17 @@ func (l *labels) Space(f api.MPLSFilter) ([]api.MPLSSpace, error) {
 			chosen = append(chosen, o)
 		}
 	}
+	indexes, lacking := map[string]int{}, l.lacking()
+	for _, p := range l.ports() {
+		indexes[p.link.Name] = p.link.Index
+	}
 	var list []api.MPLSSpace
 	for _, o := range first(chosen, f.Limit) {
-		list = append(list, api.MPLSSpace{Port: o.Port, Index: l.spaces[o.Port].Index, Space: o.Space})
+		one := api.MPLSSpace{Port: o.Port, Index: indexes[o.Port], Space: o.Space, State: api.MPLSUp}
+		if l.spaces[o.Port].Index == 0 {
+			one.State, one.Reason, one.Remedy = api.MPLSDown, lacking[o.Port].reason, lacking[o.Port].remedy
+		}
+		list = append(list, one)
 	}
 	return list, nil
 }

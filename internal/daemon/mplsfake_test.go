@@ -223,6 +223,7 @@ type labelRig struct {
 	plane  *fakePlane
 	path   string
 	fast   map[string]bool // ports
+	change func(port string, d *policy.Decision)
 }
 
 // newLabelRig has two ports, lan and wan, and a neighbour on wan.
@@ -262,7 +263,14 @@ func (r *labelRig) showing() (all []shown) {
 	r.kernel.mu.Lock()
 	defer r.kernel.mu.Unlock()
 	for name, l := range r.kernel.links {
-		all = append(all, shown{l, policy.Decision{Attach: r.fast[name], XDPReceive: r.fast[name], XDPTransmit: r.fast[name]}})
+		d := policy.Decision{Attach: true, XDPReceive: true, XDPTransmit: true}
+		if !r.fast[name] {
+			d = policy.Decision{Reason: name + " is refused", Remedy: "name another"}
+		}
+		if r.change != nil {
+			r.change(name, &d)
+		}
+		all = append(all, shown{l, d})
 	}
 	return all
 }

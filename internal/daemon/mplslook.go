@@ -9,6 +9,7 @@ import (
 	"shunt/internal/api"
 	"shunt/internal/dataplane"
 	"shunt/internal/kernel"
+	"shunt/internal/policy"
 )
 
 const (
@@ -111,15 +112,17 @@ func (l *labels) lookAgain(f found) {
 		l.log.Error("ways out of labels could not be looked at; trying again", "err", err)
 	}
 	l.failed = text
+	if f.all {
+		l.notice(nil)
+	}
 }
 
 func (l *labels) newLook(use bool) *look {
-	receives, sends := map[int]bool{}, map[int]bool{}
+	ports := map[int]policy.Decision{}
 	for _, p := range l.ports() {
-		receives[p.link.Index], sends[p.link.Index] = p.decision.XDPReceive, p.decision.XDPTransmit
+		ports[p.link.Index] = p.decision
 	}
-	return &look{kernel: l.kernel, use: use, receives: func(index int) bool { return receives[index] },
-		sends: func(index int) bool { return sends[index] }}
+	return &look{kernel: l.kernel, use: use, ports: ports}
 }
 
 // lookAt asks the kernel, without a lock, and then puts in force what is new.

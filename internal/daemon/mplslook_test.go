@@ -54,7 +54,7 @@ func TestWaysOut(t *testing.T) {
 		{"another of its name", set(func(l *kernel.Link) { *l = well; l.Index, l.MAC = 40, station(99) }),
 			"nhlfe 7: send to 02:00:00:00:00:02 by 40, mtu 1500", "port 40: space 0, 02:00:00:00:00:63", ""},
 		{"back", set(func(l *kernel.Link) { *l = well }), up, space, ""},
-		{"refused", func() { r.fast["wan"] = false }, down, "", `the interface is no port that takes frames by XDP; see "shunt ports"`},
+		{"refused", func() { r.fast["wan"] = false }, down, "", "the interface takes no frames by XDP: wan is refused; name another"},
 		{"no Ethernet", set(func(l *kernel.Link) { r.fast["wan"] = true; l.Type = kernel.Loopback }), down, "", "the interface is no Ethernet"},
 		{"well", set(func(l *kernel.Link) { *l = well }), up, space, ""},
 		{"nobody knows", func() { r.kernel.err = errors.New("netlink: no memory") }, up, space, ""},
@@ -243,7 +243,8 @@ func TestLabelAnswers(t *testing.T) {
 	check("map", gotM, err, maps)
 	gotM, err = r.Map(api.MPLSFilter{Name: "gold"})
 	check("map gold", gotM, err, maps[1:])
-	spaces := []api.MPLSSpace{{Port: "lan", Index: 3, Space: 0}, {Port: "wan9", Space: 3}}
+	spaces := []api.MPLSSpace{{Port: "lan", Index: 3, Space: 0, State: api.MPLSUp},
+		{Port: "wan9", Space: 3, State: api.MPLSDown, Reason: "there is no such interface now", Remedy: "what is said of its labels waits for it"}}
 	gotS, err := r.Space(api.MPLSFilter{})
 	check("space", gotS, err, spaces)
 	gotS, err = r.Space(api.MPLSFilter{Port: "wan9"})

@@ -8,6 +8,7 @@ import (
 	"shunt/internal/dataplane"
 	"shunt/internal/kernel"
 	"shunt/internal/lfib"
+	"shunt/internal/policy"
 )
 
 // wayOut names an adjacency: what stands behind "send".
@@ -43,6 +44,7 @@ type way struct {
 type ways struct {
 	at    map[wayOut]*way
 	of    map[uint32]*way // by the NHLFE that sends
+	by    map[string]int  // how many leave by a port
 	last  uint32          // ID
 	free  []uint32        // IDs, the one that has been free longest first
 	ended []uint32        // IDs that are free since the last update
@@ -55,7 +57,7 @@ type ways struct {
 const idsApart = 64
 
 func newWays() ways {
-	return ways{at: map[wayOut]*way{}, of: map[uint32]*way{}}
+	return ways{at: map[wayOut]*way{}, of: map[uint32]*way{}, by: map[string]int{}}
 }
 
 // adopt learns which IDs the data path uses, so that none changes its meaning while packets
@@ -125,6 +127,7 @@ func (w *ways) send(nhlfe uint32, to *wayOut, resolve func(wayOut) (dataplane.Ad
 		next.now, next.why = resolve(*to)
 		next.now.ID = w.idFor(next.now)
 		w.at[*to], fresh = next, next
+		w.by[to.port]++
 	}
 	delete(idle, next)
 	next.users++
@@ -137,6 +140,9 @@ func (w *ways) end(idle map[*way]bool) {
 	w.ended = nil
 	for gone := range idle {
 		delete(w.at, gone.key)
+		if w.by[gone.key.port]--; w.by[gone.key.port] == 0 {
+			delete(w.by, gone.key.port)
+		}
 		w.free = append(w.free, gone.now.ID)
 		w.ended = append(w.ended, gone.now.ID)
 	}
@@ -145,11 +151,9 @@ func (w *ways) end(idle map[*way]bool) {
 // look is one look at the kernel's links and neighbours.
 type look struct {
 	kernel resolver
-	// ports that have programs, and those that take redirected frames, by ifindex: labels are
-	// switched in XDP alone
-	receives, sends func(int) bool
-	use             bool // ask for neighbours, and go on asking for those that are known
-	links           map[string]linkFound
+	ports  map[int]policy.Decision // by ifindex: labels are switched in XDP alone
+	use    bool                    // ask for neighbours, and go on asking for those that are known
+	links  map[string]linkFound
 }
 
 type linkFound struct {
@@ -180,12 +184,13 @@ func (l *look) resolve(k wayOut) (a dataplane.Adjacency, why string, err error) 
 		return a, "", err
 	case !isEthernet(link):
 		return a, "the interface is no Ethernet", nil
-	case !l.sends(link.Index):
-		return a, `the interface is no port that takes frames by XDP; see "shunt ports"`, nil
 	case !link.Up:
 		return a, "the interface is down", nil
 	case !link.Carrier:
 		return a, "the interface has no carrier", nil
+	case !l.ports[link.Index].XDPTransmit:
+		reason, remedy := policy.LabelsOut(link, l.ports[link.Index])
+		return a, "the interface takes no frames by XDP: " + lack{reason, remedy}.String(), nil
 	}
 	mac := net.HardwareAddr(k.mac[:])
 	if k.via.IsValid() {
@@ -231,7 +236,7 @@ func (l *look) space(port string, space int) (p dataplane.LabelPort, err error) 
 	if errors.Is(err, kernel.ErrNoLink) {
 		return p, nil
 	}
-	if err != nil || !isEthernet(link) || !l.receives(link.Index) {
+	if err != nil || !isEthernet(link) || !l.ports[link.Index].XDPReceive {
 		return p, err
 	}
 	p = dataplane.LabelPort{Index: link.Index, Space: space}

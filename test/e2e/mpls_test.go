@@ -84,6 +84,50 @@ func TestLabelsOutliveTheDaemon(t *testing.T) {
 	}
 }
 
+// TestLabelsOnAPortWithoutXDP: it is told to who asks for it and to who looks, and is over when the
+// port has XDP, for a daemon that has the tables from the one before.
+func TestLabelsOnAPortWithoutXDP(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, lab.FirewallOptions{Neighbours: true})
+	r.start(program, both...) // a veth has none before its peer is known
+	done, err := r.api.MPLSApply(context.Background(), api.MPLSChange{Lines: []string{"space set lan 0"}, Origin: "e2e"})
+	r.must(err)
+	want := `lan: labels that come in are not switched: not yet known whether the peer of lan behaves like a wire; set xdp = "on" for lan`
+	if len(done.Warnings) != 1 || done.Warnings[0] != want {
+		t.Errorf("%+v", done)
+	}
+	said := func() (list []string) {
+		ports, err := r.api.Ports(context.Background())
+		r.must(err)
+		for _, p := range ports {
+			if p.Labels != "" {
+				list = append(list, p.Name+": "+p.Labels)
+			}
+		}
+		checks, err := r.api.Doctor(context.Background())
+		r.must(err)
+		for _, c := range checks {
+			if strings.HasPrefix(c.Name, "labels ") {
+				list = append(list, strings.TrimPrefix(c.Name, "labels ")+": "+c.Finding+"; "+c.Remedy)
+			}
+		}
+		return list
+	}
+	if got := said(); !slices.Equal(got, []string{want, want}) {
+		t.Errorf("ports and doctor say %q", got)
+	}
+	r.terminate()
+	r.start(program, with("--xdp", "on")...)
+	if got := said(); len(got) > 0 {
+		t.Errorf("with XDP they say %q", got)
+	}
+	spaces, err := r.api.MPLSSpace(context.Background(), api.MPLSFilter{})
+	r.must(err)
+	if len(spaces) != 1 || spaces[0].State != api.MPLSUp || spaces[0].Index == 0 {
+		t.Errorf("%+v", spaces)
+	}
+}
+
 // TestWayOutFollowsTheNeighbour: one that nobody has asked for yet is asked for, kept, found
 // silent, and found again; what becomes of it is told in order.
 func TestWayOutFollowsTheNeighbour(t *testing.T) {

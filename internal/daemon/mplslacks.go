@@ -1,0 +1,126 @@
+package daemon
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"shunt/internal/api"
+	"shunt/internal/lfib"
+	"shunt/internal/policy"
+)
+
+// lack is why a port does not do with labels what the tables want of it, and what would help. The
+// zero value: it does.
+type lack struct{ reason, remedy string }
+
+func (k lack) String() string { return k.reason + "; " + k.remedy }
+
+// lack judges a port. Labels are switched in XDP alone, and not every port has that, or always:
+// what is configured stays, and is in force once the port has it. The caller holds mu.
+func (l *labels) lack(name string, ports map[string]shown) lack {
+	in, out := l.table.Space(name) >= 0, l.ways.by[name] > 0
+	if !in && !out {
+		return lack{}
+	}
+	p, ok := ports[name]
+	switch {
+	case !ok && slices.Contains(l.exact, name):
+		return lack{"there is no such interface now", "what is said of its labels waits for it"}
+	case !ok:
+		return lack{"it is no port of shunt now", "name it to \"shunt run\" with --port"}
+	case !isEthernet(p.link):
+		return lack{"it is no Ethernet", "let labels go by another port"}
+	}
+	inWhy, inHelp := policy.LabelsIn(p.link, p.decision)
+	outWhy, outHelp := policy.LabelsOut(p.link, p.decision)
+	in, out = in && inWhy != "", out && outWhy != ""
+	switch {
+	case in && out && inWhy != outWhy:
+		return lack{fmt.Sprintf("labels that come in are not switched: %s; and none leave: %s", inWhy, outWhy), inHelp + "; " + outHelp}
+	case in && out:
+		return lack{"labels that come in are not switched, and none leave: " + inWhy, inHelp}
+	case in:
+		return lack{"labels that come in are not switched: " + inWhy, inHelp}
+	case out:
+		return lack{"labels do not leave by it: " + outWhy, outHelp}
+	}
+	return lack{}
+}
+
+// notice finds what ports lack, of those with a name in names, or of all that the tables name if
+// that is nil, and logs what is new. The caller holds mu.
+func (l *labels) notice(names map[string]bool) {
+	ports := map[string]shown{}
+	for _, p := range l.ports() {
+		ports[p.link.Name] = p
+	}
+	now := map[string]lack{}
+	if names == nil {
+		names = map[string]bool{}
+		for _, o := range l.table.Spaces() {
+			names[o.Port] = true
+		}
+		for name := range l.ways.by {
+			names[name] = true
+		}
+	} else {
+		maps.Copy(now, l.lacking())
+	}
+	for name := range names {
+		if delete(now, name); l.lack(name, ports) != (lack{}) {
+			now[name] = l.lack(name, ports)
+		}
+	}
+	was := l.lacking()
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		if now[name] != was[name] {
+			l.log.Warn("a port does not do what the label tables say", "port", name,
+				"reason", now[name].reason, "remedy", now[name].remedy)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(was)) {
+		if now[name] == (lack{}) {
+			l.log.Info("the port does what the label tables say", "port", name)
+		}
+	}
+	l.lacks.Store(&now)
+}
+
+// lacking is what notice has found, by port. It waits for nobody, and must only be read.
+func (l *labels) lacking() map[string]lack {
+	if found := l.lacks.Load(); found != nil {
+		return *found
+	}
+	return nil
+}
+
+// warnings are for who has made a change: of the ports that it is about, those that lack something.
+// The caller holds mu.
+func (l *labels) warnings(t *lfib.Touched) (list []string) {
+	names := map[string]bool{}
+	for _, name := range t.Ports {
+		names[name] = true
+	}
+	for _, id := range t.NHLFEs {
+		if w := l.ways.of[id]; w != nil {
+			names[w.key.port] = true
+		}
+	}
+	l.notice(names)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if why, ok := l.lacking()[name]; ok {
+			list = append(list, name+": "+why.String())
+		}
+	}
+	return list
+}
+
+// checks are what a doctor says of it.
+func (l *labels) checks() (list []api.Check) {
+	lacking := l.lacking()
+	for _, name := range slices.Sorted(maps.Keys(lacking)) {
+		list = append(list, api.Check{Name: "labels " + name, Level: api.LevelWarn, Finding: lacking[name].reason, Remedy: lacking[name].remedy})
+	}
+	return list
+}

@@ -1,0 +1,41 @@
+package policy
+
+import (
+	"fmt"
+
+	"shunt/internal/kernel"
+)
+
+// LabelsIn says why frames with labels that come in by a port are not switched, given what the
+// port got, and what would change that: labels are switched by the XDP program alone. Without a
+// reason they are.
+func LabelsIn(l kernel.Link, got Decision) (reason, remedy string) {
+	if got.XDPReceive {
+		return "", ""
+	}
+	if ok, _, _ := Receive(Port{Link: l}, On); ok && got.Attach && got.Remedy == "" {
+		return got.Reason, fmt.Sprintf("set xdp = \"on\" for %s", l.Name)
+	}
+	return got.Reason, orOther(got.Remedy)
+}
+
+// LabelsOut says why frames with labels do not leave by a port, and what would change that. Without
+// a reason they do.
+func LabelsOut(l kernel.Link, got Decision) (reason, remedy string) {
+	if got.XDPTransmit {
+		return "", ""
+	}
+	if got.Attach {
+		if ok, reason, remedy := Transmit(Port{Link: l}); !ok {
+			return reason, orOther(remedy)
+		}
+	}
+	return got.Reason, orOther(got.Remedy)
+}
+
+func orOther(remedy string) string {
+	if remedy == "" {
+		return "let labels go by another port"
+	}
+	return remedy
+}
