@@ -55,6 +55,7 @@ enum nhlfe_flag {
 	NHLFE_MAP_TC = 16,		/* the same, by its packet's DSCP */
 	NHLFE_SET_DSCP = 32,		/* of the IP header that was exposed */
 	NHLFE_MAP_DSCP = 64,		/* the same, by the TC */
+	NHLFE_UPSTREAM = 128,		/* leaves with an upstream-assigned label on top (RFC 5332) */
 };
 
 enum push_flag {
@@ -114,7 +115,8 @@ struct label_port {
 	__u32 ifindex;			/* of MAX_PORTS ones that share a row one can have labels */
 	__u16 space;			/* and 1; 0: none */
 	__u8 mac[6];
-	__u32 zero;
+	__u16 upstream;			/* space of upstream-assigned labels, and 1; 0: no groups */
+	__u16 zero;
 };
 
 /* RFC 3813, of an in-segment or an out-segment, per CPU. */

@@ -92,7 +92,34 @@ static __noinline int unfit(struct xdp_md *ctx, enum reason reason)
 	return out(ctx, this_cpu(), reason, verdict);
 }
 
-/* Not a label of ours, or none at all. Upstream-assigned ones (RFC 5331) have no space here. */
+/* 01-00-5e-8v-wx-yz: RFC 5332 8. */
+static __always_inline int to_group(const void *data)
+{
+	return (__builtin_bswap32(*(const word *)data) & ~15u) == 0x01005e80;
+}
+
+/* A frame with labels that is not to this port's MAC, or has an upstream-assigned label on top
+ * (RFC 5331). Those are taken from a group alone, by a port with a space for them. */
+static __noinline int group(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	const struct label_port *p = port_of_labels(ctx->ingress_ifindex);
+	__u32 lse, upstream;
+
+	if (!p || data + ETH_HLEN > end)
+		return unfit(ctx, REASON_MPLS_OFF);
+	upstream = ((__u16 *)data)[6] == wire16(ETH_P_MPLS_MC);
+	if (!p->upstream || !to_group(data))
+		return unfit(ctx, upstream ? REASON_MPLS_OFF : REASON_NOT_HOST);
+	if (data + ETH_HLEN + LSE > end)
+		return unfit(ctx, REASON_MPLS_MALFORMED);
+	if (ctl.label_hold && passed(ctl.beat + ctl.label_hold, now_jiffies()))
+		return unfit(ctx, REASON_MPLS_ORPHANED);
+	lse = __builtin_bswap32(*(word *)(data + ETH_HLEN));
+	return travel(ctx, lse, (upstream ? p->upstream : p->space) - 1);
+}
+
+/* Not a label of ours, or none at all. */
 static __always_inline int other(struct xdp_md *ctx, const void *data, const void *end)
 {
 	__u16 type;
@@ -102,7 +129,7 @@ static __always_inline int other(struct xdp_md *ctx, const void *data, const voi
 	type = ((const __u16 *)data)[6];
 	if (type == wire16(ETH_P_MPLS_UC))
 		return unfit(ctx, REASON_MPLS_MALFORMED);
-	return type == wire16(ETH_P_MPLS_MC) ? unfit(ctx, REASON_MPLS_OFF) : as_ip(ctx);
+	return type == wire16(ETH_P_MPLS_MC) ? group(ctx) : as_ip(ctx);
 }
 
 SEC("xdp.frags")
@@ -120,7 +147,7 @@ int shunt_mpls(struct xdp_md *ctx)
 	if (rarely(!p))
 		return unfit(ctx, REASON_MPLS_OFF);
 	if (rarely(!for_us(data, p)))
-		return unfit(ctx, REASON_NOT_HOST);
+		return group(ctx);
 	if (rarely(ctl.label_hold && passed(ctl.beat + ctl.label_hold, now)))
 		return unfit(ctx, REASON_MPLS_ORPHANED);
 	lse = __builtin_bswap32(*(word *)(data + ETH_HLEN));

@@ -215,6 +215,11 @@ static __always_inline __u16 type_of(const struct relabel *r)
 	return r->version == 4 ? wire16(ETH_P_IP) : wire16(ETH_P_IPV6);
 }
 
+static __always_inline __u16 mpls_type(const struct nhlfe *n)
+{
+	return n->flags & NHLFE_UPSTREAM ? wire16(ETH_P_MPLS_MC) : wire16(ETH_P_MPLS_UC);
+}
+
 /* The frame as it goes out, once it is judged. */
 static __noinline enum reason send_on(struct xdp_md *ctx, const struct walk *w, const struct relabel *r)
 {
@@ -235,7 +240,7 @@ static __noinline enum reason send_on(struct xdp_md *ctx, const struct walk *w, 
 		return REASON_MPLS_NO_ROOM;
 	a = adjacency_of(n->adjacency);
 	write_labels(n, r, data, end);
-	write_ethernet(data, a->dmac, n->pushes || !r->bottom ? wire16(ETH_P_MPLS_UC) : type_of(r));
+	write_ethernet(data, a->dmac, n->pushes || !r->bottom ? mpls_type(n) : type_of(r));
 	if (bpf_redirect_map(&tx, a->tx, XDP_DROP) != XDP_REDIRECT)
 		return REASON_MPLS_EGRESS_GONE;
 	count_segment(segment_of(out_segments, this_cpu(), n->segment), w->octets + grown);

@@ -87,6 +87,9 @@ type MPLSSpace struct {
 	Port  string `json:"port"`
 	Index int    `json:"index"` // ifindex; 0: no such port now
 	Space int    `json:"space"` // 0 to 254
+	// Where upstream-assigned labels are looked up, 0 to 254; left out: nowhere, frames to groups are not taken.
+	Upstream *int `json:"upstream,omitempty"`
+
 	State string `json:"state"` // MPLSUp: labels are looked up there; MPLSDown: the port cannot, for Reason
 
 	Reason string `json:"reason,omitempty"` // why it is down; plain words

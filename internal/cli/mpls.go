@@ -121,11 +121,12 @@ by-tc, by-dscp, by-hash, deliver or drop:
   by-tc T:ID... [default ID]     the same, chosen by traffic class
   by-dscp D:ID... [default ID]   the same, chosen by DSCP
   by-hash ID[*WEIGHT]...         the same, chosen for each flow
-  send dev PORT {via inet ADDR|via inet6 ADDR|lladdr MAC}
+  send dev PORT {via inet ADDR|via inet6 ADDR|lladdr MAC [upstream]}
   deliver                        give the IP packet to the kernel, as if it came in without labels
   drop
 
-ttl says what TTL and traffic class are across the path: uniform (the default), pipe or
+upstream sends with EtherType 0x8848, to a group: the label on top is one that this router has
+given out (RFC 5331). ttl says what TTL and traffic class are across the path: uniform (the default), pipe or
 short-pipe. mtu N is the largest packet with its labels; without, the port's.`,
 		Example: `  shunt mpls nhlfe add 7 pop push 200 tc 3 send dev eth1 via inet 10.0.0.2
   shunt mpls nhlfe add 8 ttl pipe pop send dev eth1 via inet 10.0.0.2
@@ -180,11 +181,16 @@ func (e *env) mplsMap() *cobra.Command {
 
 func (e *env) mplsSpace() *cobra.Command {
 	return e.mplsTable(&cobra.Command{
-		Use:   "space {set|show} PORT... {S|off}",
+		Use:   "space {set|show} PORT... {S [upstream U]|off}",
 		Short: "Which labels come in by a port",
 		Long: `Gives ports a label space, from 0 to 254: frames with labels that come in by them are looked
-up there. Until then, and after "off", a port takes no labels.`,
+up there. Until then, and after "off", a port takes no labels.
+
+With upstream, frames to an MPLS group (01:00:5e:80:00:00 to 01:00:5e:8f:ff:ff) are taken too: those
+of EtherType 0x8848, whose label on top the sender has given out, are looked up in space U
+(RFC 5331, RFC 5332), those of 0x8847 in S.`,
 		Example: `  shunt mpls space set eth0 eth1 0
+  shunt mpls space set eth0 0 upstream 9
   shunt mpls space set eth1 off
   shunt mpls space show`,
 	}, func(ctx context.Context, f api.MPLSFilter) error {

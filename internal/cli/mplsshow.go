@@ -170,9 +170,13 @@ func printMap(p *page, entries []api.MPLSMap, limit int) {
 }
 
 func printSpaces(p *page, entries []api.MPLSSpace, limit int) {
-	t := newTable("PORT", ">SPACE", "STATE")
+	t := newTable("PORT", ">SPACE", ">UPSTREAM", "STATE")
 	for _, x := range entries {
-		t.add(x.Port, plainInt(x.Space), mplsState(x.State))
+		upstream := "-"
+		if x.Upstream != nil {
+			upstream = plainInt(*x.Upstream)
+		}
+		t.add(x.Port, plainInt(x.Space), upstream, mplsState(x.State))
 	}
 	p.table(t)
 	for _, x := range entries {

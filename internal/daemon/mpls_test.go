@@ -33,11 +33,11 @@ func TestLabels(t *testing.T) {
 		"port 3: space 0, 02:00:00:00:00:30", "port 4: space 0, 02:00:00:00:00:40", "map gold: [0 5 0 0 0 0 0 2]",
 		"nhlfe 7: send to 02:00:00:00:00:02 by 4, mtu 1500", "nhlfe 8: send to 02:00:00:00:00:02 by 4, mtu 1500", "nhlfe 9: deliver",
 		"ilm 0/100: [7 7 7 7 7 9 7 7]", "ilm 3/100: [9 9 9 9 9 9 9 9]", "ftn 192.0.2.0/24: 8")
-	r.must("ilm del 100", "nhlfe replace 7 drop", "space set lan off", "ftn del 192.0.2.0/24", "nhlfe del 8", "map del gold",
+	r.must("ilm del 100", "nhlfe replace 7 drop", "space set lan off", "space set wan 0 upstream 9", "ftn del 192.0.2.0/24", "nhlfe del 8", "map del gold",
 		"nhlfe add 10 swap 201 send dev wan via inet6 2001:db8::2", "nhlfe add 11 swap 201 send dev lan lladdr 02:00:00:00:00:99",
 		"route add 101 as 200/300 via inet 10.0.0.2 dev wan")
 	r.inForce("changed",
-		"port 4: space 0, 02:00:00:00:00:40", "nhlfe 7: drop", "nhlfe 9: deliver",
+		"port 4: space 0 upstream 9, 02:00:00:00:00:40", "nhlfe 7: drop", "nhlfe 9: deliver",
 		"nhlfe 10: send to 02:00:00:00:00:06 by 4, mtu 1500", "nhlfe 11: send to 02:00:00:00:00:99 by 3, mtu 1500",
 		"nhlfe 2147483749: send to 02:00:00:00:00:02 by 4, mtu 1500", "ilm 0/101: [2147483749 2147483749 2147483749 2147483749 2147483749 2147483749 2147483749 2147483749]",
 		"ilm 0/100: [0 0 0 0 0 9 0 0]", "ilm 3/100: [9 9 9 9 9 9 9 9]")

@@ -143,6 +143,9 @@ func (l *labels) Space(f api.MPLSFilter) ([]api.MPLSSpace, error) {
 	var list []api.MPLSSpace
 	for _, o := range first(chosen, f.Limit) {
 		one := api.MPLSSpace{Port: o.Port, Index: indexes[o.Port], Space: o.Space, State: api.MPLSUp}
+		if o.Upstream >= 0 {
+			one.Upstream = &o.Upstream
+		}
 		if l.spaces[o.Port].Index == 0 {
 			one.State, one.Reason, one.Remedy = api.MPLSDown, lacking[o.Port].reason, lacking[o.Port].remedy
 		}

@@ -164,7 +164,11 @@ func (p *fakePlane) words() []string {
 		all = append(all, fmt.Sprintf("map %s: %v", name, m[:8]))
 	}
 	for index, o := range p.ports {
-		all = append(all, fmt.Sprintf("port %d: space %d, %v", index, o.Space, net.HardwareAddr(o.MAC[:])))
+		upstream := ""
+		if o.Upstream >= 0 {
+			upstream = fmt.Sprintf(" upstream %d", o.Upstream)
+		}
+		all = append(all, fmt.Sprintf("port %d: space %d%s, %v", index, o.Space, upstream, net.HardwareAddr(o.MAC[:])))
 	}
 	slices.Sort(all)
 	return all

@@ -9,6 +9,7 @@ import (
 	"shunt/internal/api"
 	"shunt/internal/dataplane"
 	"shunt/internal/kernel"
+	"shunt/internal/lfib"
 	"shunt/internal/policy"
 )
 
@@ -134,11 +135,9 @@ func (l *labels) lookAt(f found) error {
 			keys = append(keys, key)
 		}
 	}
-	spaces := map[string]int{}
+	var spaces []lfib.PortSpace
 	if f.all {
-		for _, o := range l.table.Spaces() {
-			spaces[o.Port] = o.Space
-		}
+		spaces = l.table.Spaces()
 	}
 	l.mu.Unlock()
 
@@ -152,13 +151,13 @@ func (l *labels) lookAt(f found) error {
 		ways[key] = way{now: now, why: why}
 	}
 	ports := map[string]dataplane.LabelPort{}
-	for name, space := range spaces {
-		port, err := look.space(name, space)
+	for _, space := range spaces {
+		port, err := look.space(space)
 		if err != nil {
 			failed = err
 			continue
 		}
-		ports[name] = port
+		ports[space.Port] = port
 	}
 
 	l.mu.Lock()
@@ -187,7 +186,8 @@ func (l *labels) takeOver(seen map[wayOut]way, ports map[string]dataplane.LabelP
 		}
 	}
 	for name, want := range ports {
-		if want.Index != 0 && want.Space != l.table.Space(name) { // it was set meanwhile
+		now := l.table.PortSpace(name)
+		if want.Index != 0 && (want.Space != now.Space || want.Upstream != now.Upstream) { // it was set meanwhile
 			continue
 		}
 		if l.spaces[name] != want {

@@ -93,7 +93,7 @@ func TestLookIsLate(t *testing.T) {
 	seen := map[wayOut]way{{port: "wan", via: nextHop}: {now: dataplane.Adjacency{Index: 4}}}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	err := r.takeOver(seen, map[string]dataplane.LabelPort{"lan": {Index: 3, Space: 0}, "wan": {Index: 4, Space: 0}})
+	err := r.takeOver(seen, map[string]dataplane.LabelPort{"lan": {Index: 3, Space: 0, Upstream: -1}, "wan": {Index: 4, Space: 0, Upstream: -1}})
 	if err != nil {
 		t.Error(err)
 	}
@@ -204,7 +204,7 @@ func TestLabelAnswers(t *testing.T) {
 	r := newLabelRig(t)
 	r.must("map add gold dscp-to-tc 46:5 0:0", "map add back tc-to-dscp 5:46", "nhlfe add 7 mtu 1400 ttl pipe pop "+viaWAN, "nhlfe add 8 push 16 "+viaWAN, "nhlfe add 9 pop deliver",
 		"ilm add 100 nhlfe 7", "ilm add 100 tc 0 nhlfe 9", "ilm add 100 space 254 nhlfe 9", "ilm add 17 nhlfe 9",
-		"ftn add 192.0.2.0/24 nhlfe 8", "ftn add 2001:db8::/32 nhlfe 8", "space set lan 0", "space set wan9 3")
+		"ftn add 192.0.2.0/24 nhlfe 8", "ftn add 2001:db8::/32 nhlfe 8", "space set lan 0 upstream 254", "space set wan9 3")
 	zero, label, id, space, prefix := 0, uint32(100), uint32(9), 254, netip.MustParsePrefix("2001:db8::/32")
 	const pop, push, deliver = "pop " + viaWAN, "push 16 " + viaWAN, "pop deliver"
 	ilm := []api.MPLSILM{
@@ -243,7 +243,7 @@ func TestLabelAnswers(t *testing.T) {
 	check("map", gotM, err, maps)
 	gotM, err = r.Map(api.MPLSFilter{Name: "gold"})
 	check("map gold", gotM, err, maps[1:])
-	spaces := []api.MPLSSpace{{Port: "lan", Index: 3, Space: 0, State: api.MPLSUp},
+	spaces := []api.MPLSSpace{{Port: "lan", Index: 3, Space: 0, Upstream: &space, State: api.MPLSUp},
 		{Port: "wan9", Space: 3, State: api.MPLSDown, Reason: "there is no such interface now", Remedy: "what is said of its labels waits for it"}}
 	gotS, err := r.Space(api.MPLSFilter{})
 	check("space", gotS, err, spaces)

@@ -243,7 +243,11 @@ func (p *punts) send(v *punted, packets ...[]byte) error {
 
 // tooBig cuts a packet, or tells its source to.
 func (p *punts) tooBig(index int, packet []byte, v *punted) error {
-	out, ok := punt.Parse(v.EtherType, v.Packet)
+	kind := v.EtherType
+	if kind == lfib.EtherUpstream {
+		kind = lfib.EtherMPLS
+	}
+	out, ok := punt.Parse(kind, v.Packet)
 	in, whole := punt.Parse(lfib.EtherMPLS, packet)
 	if !ok || !whole {
 		return nil

@@ -105,7 +105,7 @@ func (p *putting) resolve(k wayOut) (dataplane.Adjacency, string) {
 // ports adds the label spaces of ports.
 func (p *putting) ports(names []string) error {
 	for _, name := range names {
-		want, err := p.look.space(name, p.table.Space(name))
+		want, err := p.look.space(p.table.PortSpace(name))
 		if err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (p *putting) ports(names []string) error {
 // space adds what a port's label space is to become.
 func (p *putting) space(name string, want dataplane.LabelPort) {
 	if told := p.labels.spaces[name]; told.Index != 0 && told.Index != want.Index {
-		p.update.Ports = append(p.update.Ports, dataplane.LabelPort{Index: told.Index, Space: -1})
+		p.update.Ports = append(p.update.Ports, dataplane.LabelPort{Index: told.Index, Space: -1, Upstream: -1})
 	}
 	if want.Index != 0 {
 		p.update.Ports = append(p.update.Ports, want)

@@ -231,15 +231,15 @@ func (l *look) neighbour(index int, via netip.Addr) (mac net.HardwareAddr, why s
 
 // space finds what the data path is to know of a port with a label space; the zero value, if
 // there is no such port now.
-func (l *look) space(port string, space int) (p dataplane.LabelPort, err error) {
-	link, err := l.link(port)
+func (l *look) space(want lfib.PortSpace) (p dataplane.LabelPort, err error) {
+	link, err := l.link(want.Port)
 	if errors.Is(err, kernel.ErrNoLink) {
 		return p, nil
 	}
 	if err != nil || !isEthernet(link) || !l.ports[link.Index].XDPReceive {
 		return p, err
 	}
-	p = dataplane.LabelPort{Index: link.Index, Space: space}
+	p = dataplane.LabelPort{Index: link.Index, Space: want.Space, Upstream: want.Upstream}
 	copy(p.MAC[:], link.MAC)
 	return p, nil
 }

@@ -204,6 +204,9 @@ func (l *tables) encode(f *lfib.Form) (r mplsNhlfe, err error) {
 	}
 	if f.Send != nil {
 		r.Adjacency = l.wayOut(f.Send)
+		if f.Upstream {
+			r.Flags |= uint8(mplsNhlfeFlagNHLFE_UPSTREAM)
+		}
 		var fresh bool
 		if r.Segment, fresh, err = l.out.get(f.End); err != nil {
 			return r, err

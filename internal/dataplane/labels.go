@@ -64,6 +64,8 @@ type LabelPort struct {
 	Index int
 	MAC   [6]byte // frames with labels come to it
 	Space int     // -1: none, labels are not taken
+
+	Upstream int // space of upstream-assigned labels; -1: none, frames to groups are not taken
 }
 
 // Segment is what was counted for a label or an NHLFE.

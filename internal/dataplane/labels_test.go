@@ -40,7 +40,7 @@ func TestSpacesGo(t *testing.T) {
 		u    LabelUpdate
 		want int
 	}{
-		{"a port alone", LabelUpdate{Whole: true, NHLFEs: drop, Ports: []LabelPort{{Index: r.ports[0], Space: 5}}}, 0},
+		{"a port alone", LabelUpdate{Whole: true, NHLFEs: drop, Ports: []LabelPort{{Index: r.ports[0], Space: 5, Upstream: -1}}}, 0},
 		{"a label", LabelUpdate{ILM: label(1)}, 1},
 		{"without it", LabelUpdate{ILM: label(0)}, 1},
 		{"twice", LabelUpdate{ILM: label(0)}, 1},

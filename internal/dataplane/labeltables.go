@@ -195,7 +195,8 @@ func (l *tables) setPort(to LabelPort) error {
 		return fmt.Errorf("ports with ifindex %d and %d cannot both have a label space: make one of them anew, for another ifindex", p.Ifindex, to.Index)
 	}
 	l.ports[to.Index] = lfib.Space(to.Space)
-	write(l, "label_ports", n, &mplsLabelPort{Ifindex: uint32(to.Index), Space: uint16(to.Space + 1), Mac: to.MAC})
+	write(l, "label_ports", n, &mplsLabelPort{Ifindex: uint32(to.Index), Space: uint16(to.Space + 1),
+		Upstream: uint16(to.Upstream + 1), Mac: to.MAC})
 	return nil
 }
 

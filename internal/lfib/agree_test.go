@@ -169,7 +169,8 @@ func randomList(r *rand.Rand, i int) string {
 	}
 	id := func() int { return 1 + r.IntN(16) }
 	ends := []string{
-		" send dev wide via inet 192.0.2.1", " send dev wide lladdr 02:00:00:00:00:01", " send dev narrow via inet6 fe80::1",
+		" send dev wide via inet 192.0.2.1", " send dev wide lladdr 02:00:00:00:00:01", " send dev wide lladdr 01:00:5e:80:00:01", " send dev wide lladdr 01:00:5e:8f:00:01 upstream",
+		" send dev narrow via inet6 fe80::1",
 		orNot(r, 4, " send dev gone via inet 192.0.2.1"), " peek", orNot(r, 2, " peek space 1"), " deliver", orNot(r, 4, " drop"),
 	}
 	if i > 8 {

@@ -40,6 +40,12 @@ func check(c Change) error {
 		if o.Space < -1 || o.Space > int(MaxSpace) {
 			return fmt.Errorf("space %d: use a number from 0 to %d, or off", o.Space, MaxSpace)
 		}
+		if o.Upstream < -1 || o.Upstream > int(MaxSpace) {
+			return fmt.Errorf("space %d: use a number from 0 to %d", o.Upstream, MaxSpace)
+		}
+		if o.Upstream >= 0 && o.Upstream == o.Space {
+			return fmt.Errorf("space %d cannot have upstream-assigned labels too, which others gave out (RFC 5331): use another one for them", o.Space)
+		}
 		return checkPort(o.Port)
 	}
 	return nil
@@ -163,6 +169,9 @@ func (in *Instruction) check() error {
 		}
 		return nil
 	case OpSend:
+		if in.Upstream && !toGroup(in.MAC) {
+			return fmt.Errorf("%s: only frames to a group have upstream-assigned labels (RFC 5332): write lladdr 01:00:5e:80:00:00, or another up to 01:00:5e:8f:ff:ff", in)
+		}
 		return (&Send{in.Port, in.Via, in.MAC}).check()
 	case OpForward:
 		return checkID(in.ID)
@@ -212,14 +221,20 @@ func (in *Instruction) checkLabel() error {
 	return nil
 }
 
+// toGroup tells whether a MAC is one of the groups of labelled frames: 01-00-5e-8v-wx-yz, where
+// vwxyz is as long as a label (RFC 5332 §8).
+func toGroup(mac net.HardwareAddr) bool {
+	return len(mac) == 6 && mac[0] == 1 && mac[1] == 0 && mac[2] == 0x5e && mac[3]>>4 == 8
+}
+
 func (s *Send) check() error {
 	if err := checkPort(s.Port); err != nil {
 		return err
 	}
 	switch {
 	case s.MAC != nil:
-		if len(s.MAC) != 6 || s.MAC[0]&1 != 0 || net.HardwareAddr.String(s.MAC) == "00:00:00:00:00:00" {
-			return fmt.Errorf("lladdr %s is no MAC address of one station: write that of the next hop", s.MAC)
+		if len(s.MAC) != 6 || s.MAC[0]&1 != 0 && !toGroup(s.MAC) || net.HardwareAddr.String(s.MAC) == "00:00:00:00:00:00" {
+			return fmt.Errorf("lladdr %s is no MAC address of one station, nor of an MPLS group: write that of the next hop", s.MAC)
 		}
 		if s.Via.IsValid() {
 			return fmt.Errorf("send has both via %s and lladdr %s: leave one away", s.Via, s.MAC)

@@ -174,7 +174,7 @@ func (c *compiler) end(d *draft, n *NHLFE, in *Instruction) error {
 		d.Form = Form{Does: OpDrop, End: n.ID}
 		return nil
 	case OpSend:
-		d.Send = &Send{in.Port, in.Via, in.MAC}
+		d.Send, d.Upstream = &Send{in.Port, in.Via, in.MAC}, in.Upstream
 	case OpPeek, OpDeliver:
 		d.MTU, d.Space = 0, in.Space
 		switch {

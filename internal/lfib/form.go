@@ -45,11 +45,12 @@ type Form struct {
 	DSCP    *uint8
 	DSCPMap string // by the TC of the label that was popped last, by whatever Form
 
-	Space  *Space // of OpPeek; nil: as before
-	MTU    int    // of OpSend, the least of those on the way; 0: that of the port
-	Send   *Send
-	Choice *[64]Target // by TC: 0 to 7; by DSCP; by Bucket of the hash
-	End    uint32      // the NHLFE whose list it ends with: the out-segment
+	Space    *Space // of OpPeek; nil: as before
+	MTU      int    // of OpSend, the least of those on the way; 0: that of the port
+	Send     *Send
+	Upstream bool        // of OpSend: what leaves with a label has an upstream-assigned one on top
+	Choice   *[64]Target // by TC: 0 to 7; by DSCP; by Bucket of the hash
+	End      uint32      // the NHLFE whose list it ends with: the out-segment
 }
 
 // Does is how a Form ends: OpSend, OpPeek, OpDeliver, OpDrop, OpByTC, OpByDSCP or OpByHash.

@@ -59,6 +59,9 @@ func (c Change) String() string {
 		} else {
 			l.number(o.Port, int64(o.Space))
 		}
+		if o.Upstream >= 0 {
+			l.number("upstream", int64(o.Upstream))
+		}
 	}
 	return string(l)
 }
@@ -116,6 +119,9 @@ func (l *line) instruction(in *Instruction) {
 		}
 	case OpSend:
 		l.words((&Send{in.Port, in.Via, in.MAC}).String())
+		if in.Upstream {
+			l.words("upstream")
+		}
 	case OpForward:
 		l.words(strconv.FormatUint(uint64(in.ID), 10))
 	case OpByTC, OpByDSCP, OpByHash:

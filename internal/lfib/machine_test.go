@@ -342,6 +342,9 @@ func (f *Form) send(m *machine, last uint8) Verdict {
 		return Verdict{Reason: reason}
 	}
 	v := m.out("mpls_switched", stack, out)
+	if f.Upstream && v.EtherType == 0x8847 {
+		v.EtherType = 0x8848
+	}
 	if f.Swap {
 		v.Packet = append(v.Packet[:len(stack)], v.Packet[len(stack)+4:]...)
 	}

@@ -127,8 +127,12 @@ func (w *walk) verdict(reason string) Verdict {
 	switch reason {
 	case Switched, OverMTU:
 		v.Packet, v.EtherType = w.wire, EtherMPLS
-		if w.bare {
+		list := w.t.nhlfes[w.id].List
+		switch {
+		case w.bare:
 			v.EtherType = etherType(w.wire)
+		case list[len(list)-1].Upstream:
+			v.EtherType = EtherUpstream
 		}
 		v.Send, v.NHLFE = w.way(), w.id
 		if reason == OverMTU {

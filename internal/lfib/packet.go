@@ -41,6 +41,8 @@ const (
 	EtherIPv4 = 0x0800
 	EtherIPv6 = 0x86dd
 	EtherMPLS = 0x8847
+
+	EtherUpstream = 0x8848 // the label on top is upstream-assigned (RFC 5332 §4)
 )
 
 func etherType(packet []byte) uint16 {

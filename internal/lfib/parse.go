@@ -255,17 +255,27 @@ func (r *reader) pair(between, form, what string, keys int) (key int, value stri
 	return int(r.parse(what, first, 0, uint64(keys-1))), value
 }
 
+// spaces reads PORT... {S [upstream U]|off}. A port may have any of these words for a name, so it
+// counts where a word stands.
 func (r *reader) spaces() (changes []Change) {
+	last := len(r.words) - 1
+	upstream := last-r.at >= 3 && r.words[last-1] == "upstream"
+	if upstream {
+		last -= 2
+	}
 	ports := []string{r.name("a port")}
-	for r.at+1 < len(r.words) && r.err == nil {
+	for r.at < last && r.err == nil {
 		ports = append(ports, r.name("a port"))
 	}
-	space := -1
+	o := PortSpace{Space: -1, Upstream: -1}
 	if !r.accept("off") {
-		space = int(r.space())
+		o.Space = int(r.space())
+		if upstream && r.accept("upstream") {
+			o.Upstream = int(r.space())
+		}
 	}
-	for _, port := range ports {
-		changes = append(changes, Change{Set, PortSpace{port, space}})
+	for _, o.Port = range ports {
+		changes = append(changes, Change{Set, o})
 	}
 	return changes
 }

@@ -28,6 +28,7 @@ func (r *reader) instruction() (in Instruction) {
 		r.expect("dev")
 		s := r.send()
 		in.Port, in.Via, in.MAC = s.Port, s.Via, s.MAC
+		in.Upstream = r.accept("upstream")
 	case OpForward:
 		in.ID = r.id()
 	case OpByTC:

@@ -13,7 +13,7 @@ type Table struct {
 	ilm    entries[ILMKey]
 	ftn    entries[netip.Prefix]
 	maps   map[string]*namedMap
-	ports  map[string]int
+	ports  map[string]PortSpace
 	seq    uint64 // of the last event
 }
 
@@ -48,7 +48,7 @@ func New() *Table {
 		ilm:    newEntries[ILMKey](),
 		ftn:    newEntries[netip.Prefix](),
 		maps:   map[string]*namedMap{},
-		ports:  map[string]int{},
+		ports:  map[string]PortSpace{},
 	}
 }
 
@@ -75,11 +75,14 @@ func (t *Table) Map(name string) (Map, bool) {
 }
 
 // Space is the label space of a port, -1 if MPLS is off there.
-func (t *Table) Space(port string) int {
-	if space, ok := t.ports[port]; ok {
-		return space
+func (t *Table) Space(port string) int { return t.PortSpace(port).Space }
+
+// PortSpace is what comes in by a port is looked up in.
+func (t *Table) PortSpace(port string) PortSpace {
+	if o, ok := t.ports[port]; ok {
+		return o
 	}
-	return -1
+	return PortSpace{port, -1, -1}
 }
 
 // NHLFEs are all of them, by ID. Their lists must only be read.
@@ -128,7 +131,7 @@ func (t *Table) Maps() []Map {
 func (t *Table) Spaces() []PortSpace {
 	all := make([]PortSpace, 0, len(t.ports))
 	for _, port := range sortedKeys(t.ports) {
-		all = append(all, PortSpace{port, t.ports[port]})
+		all = append(all, t.ports[port])
 	}
 	return all
 }
@@ -180,9 +183,8 @@ func (t *Table) get(key any) any {
 			return m.Map
 		}
 	case PortSpace:
-		if space, ok := t.ports[o.Port]; ok {
-			o.Space = space
-			return o
+		if old, ok := t.ports[o.Port]; ok {
+			return old
 		}
 	}
 	return nil
@@ -213,7 +215,7 @@ func (t *Table) put(object any) {
 		}
 		m.Map = o
 	case PortSpace:
-		t.ports[o.Port] = o.Space
+		t.ports[o.Port] = o
 	}
 }
 

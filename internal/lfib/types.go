@@ -68,7 +68,7 @@ const (
 	OpDSCPMap    // Map, of kind TCToDSCP
 	OpEntropy    // with the push behind it
 	OpPeek       // Space; nil: as before
-	OpSend       // Port, and Via or MAC
+	OpSend       // Port, and Via or MAC; Upstream
 	OpForward    // ID
 	OpByTC       // Choices, Default
 	OpByDSCP     // Choices, Default
@@ -93,8 +93,10 @@ type Instruction struct {
 	Port    string
 	Via     netip.Addr
 	MAC     net.HardwareAddr
-	Choices []Choice
-	Default *uint32 // NHLFE for the TCs or DSCPs that Choices does not name; nil: they are dropped
+	// Upstream says of OpSend that the label on top is one of this router's own giving out.
+	Upstream bool
+	Choices  []Choice
+	Default  *uint32 // NHLFE for the TCs or DSCPs that Choices does not name; nil: they are dropped
 }
 
 // Choice leads a TC or DSCP, or a share of the hash values, to an NHLFE.
@@ -153,6 +155,11 @@ type Map struct {
 type PortSpace struct {
 	Port  string
 	Space int // -1: off, labelled packets are not taken from it
+
+	// Upstream is where labels are looked up that the sender has given out and not this router
+	// (RFC 5331): those on top of frames to a group, with an EtherType of their own (RFC 5332).
+	// -1: frames to groups are not taken.
+	Upstream int
 }
 
 // Verb is what a Change does to an entry.

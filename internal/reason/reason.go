@@ -154,7 +154,7 @@ var table = map[string]meaning{
 	// What becomes of a labelled frame.
 	"mpls_switched":  {"its labels were changed as the label tables say, and it was sent on", switched, ""},
 	"mpls_delivered": {"its labels ended here; the packet below goes on as if it had come without them", switched, ""},
-	"mpls_off": {"came with labels by a port that has no label space: the kernel's", operator,
+	"mpls_off": {"came with labels by a port that has no label space for them: the kernel's", operator,
 		"shunt mpls space set PORT 0"},
 	"mpls_malformed": {"ends before the bottom of its label stack, or a label stands where it must not", never,
 		"look at who sends it"},

@@ -7,6 +7,9 @@ import "net"
 var (
 	stranger = net.HardwareAddr{2, 0, 0, 0, 0x99, 0x99}
 	group    = net.HardwareAddr{1, 0, 0x5e, 0x80, 0, 0x64}
+	// lastGroup is the last of them, ipGroup one of IPv4's.
+	lastGroup = net.HardwareAddr{1, 0, 0x5e, 0x8f, 0xff, 0xff}
+	ipGroup   = net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}
 )
 
 // plainSwap is what most cases of framing do: 100 comes in, 200 goes out by B.
@@ -45,7 +48,30 @@ var framing = []trial{
 		in: []frame{on(a, etherType(kindUpstream), l(100, 0, 64), v4(64)), on(a, group, etherType(kindUpstream), l(100, 0, 64), v4(64))},
 	},
 	{
+		rule: "P1", clause: "RFC 5332 §4, §8", name: "0x8848 goes to an MPLS group, or is nobody's", needs: "upstream",
+		spaces: [2]string{"0 upstream 9", ""},
+		config: lines(plainSwap, ilm(100, "space 9 nhlfe 100")),
+		in: []frame{
+			on(a, etherType(kindUpstream), l(100, 0, 64), v4(64)), on(a, stranger, etherType(kindUpstream), l(100, 0, 64), v4(64)),
+			on(a, ipGroup, etherType(kindUpstream), l(100, 0, 64), v4(64)), on(a, lastGroup, etherType(kindUpstream), l(100, 0, 64), v4(64)),
+			on(a, group, etherType(kindUpstream), raw{0, 6, 0x41}), on(a, ipGroup, l(100, 0, 64), v4(64)),
+		},
+		out:    []frame{on(b, l(200, 0, 63), v4(64))},
+		counts: map[string]int{inSegment(9, 100, "Packets"): 1, dropped(whySpaceOff): 3, dropped(whyMalformed): 1},
+	},
+	{
+		rule: "P1", clause: "RFC 5332 §4", name: "0x8848 out, where the list says that the label is upstream-assigned", needs: "upstream",
+		config: lines(lsp(100, "swap 200 push 300 send dev @B lladdr "+lastGroup.String()+" upstream"), lsp(101, "swap 201 send dev @B lladdr "+group.String()+" upstream"),
+			lsp(102, "swap 202 send dev @B lladdr "+group.String())),
+		in: []frame{on(a, l(100, 0, 64), v4(64)), on(a, l(101, 5, 64), v6(64)), on(a, l(102, 0, 64), v4(64))},
+		out: []frame{
+			on(b, lastGroup, etherType(kindUpstream), l(300, 0, 63), l(200, 0, 63), v4(64)),
+			on(b, group, etherType(kindUpstream), l(201, 5, 63), v6(64)), on(b, group, l(202, 0, 63), v4(64)),
+		},
+	},
+	{
 		rule: "P1", clause: "RFC 5332 §4", name: "0x8847 to a group MAC: the top label is downstream-assigned", needs: "multicast",
+		spaces: [2]string{"0 upstream 9", ""},
 		config: plainSwap, kernel: kernelSwap,
 		in:  []frame{on(a, group, l(100, 0, 64), v4(64))},
 		out: []frame{on(b, l(200, 0, 63), v4(64))},

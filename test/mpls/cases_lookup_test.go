@@ -57,9 +57,19 @@ var lookup = []trial{
 	},
 	{
 		rule: "L1", clause: "RFC 5331 §8, RFC 5332 §4", name: "0x8848: a context label of the port, then the neighbour's space", needs: "upstream",
-		config: noWords,
-		in:     []frame{on(a, group, etherType(kindUpstream), l(50, 0, 64), l(100, 0, 64), v4(64))},
-		out:    []frame{on(b, l(200, 0, 63), v4(64))},
+		spaces: [2]string{"0 upstream 9", ""},
+		config: lines(nhlfe(50, "pop peek space 7"), ilm(50, "space 9 nhlfe 50"), ilm(50, "space 8 nhlfe 50"),
+			nhlfe(1, "swap 200 "+toB), ilm(100, "space 7 nhlfe 1"), nhlfe(2, "swap 202 "+toB), ilm(100, "nhlfe 2"), ilm(100, "space 9 nhlfe 2")),
+		in:     []frame{on(a, group, etherType(kindUpstream), l(50, 3, 64), l(100, 3, 64), v4(64)), on(a, l(100, 3, 64), v4(64))},
+		out:    []frame{on(b, l(200, 3, 63), v4(64)), on(b, l(202, 3, 63), v4(64))},
+		counts: map[string]int{inSegment(9, 50, "Packets"): 1, inSegment(7, 100, "Packets"): 1, inSegment(0, 100, "Packets"): 1},
+	},
+	{
+		rule: "L1", clause: "RFC 5331 §8", name: "0x8848: a label of the port's own space is unknown there", needs: "upstream",
+		spaces: [2]string{"0 upstream 9", ""},
+		config: plainSwap,
+		in:     []frame{on(a, group, etherType(kindUpstream), l(100, 3, 64), v4(64))},
+		counts: map[string]int{dropped(whyUnknown): 1, ofPort(a, "InLabelLookupFailures"): 1},
 	},
 	{
 		rule: "L2", clause: "RFC 3031 §3.18", name: "an unknown label is discarded",

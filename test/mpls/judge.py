@@ -59,7 +59,7 @@ for text in json.load(sys.stdin):
     kind, layer = frame.type, frame.payload
     if isinstance(layer, Dot1Q):
         kind, layer = layer.type, layer.payload
-    if kind == 0x8848:
+    if kind == 0x8848 and len(raw(layer)) >= 4:
         layer = MPLS(raw(layer))
     labels, layer = stack(layer)
     verdict = {"type": kind, "labels": labels}

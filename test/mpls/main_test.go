@@ -43,7 +43,7 @@ var (
 )
 
 // notYet are the needs that shunt does not meet yet.
-const notYet = "ftn,upstream,vlan,multicast"
+const notYet = "ftn,vlan"
 
 // program is shunt, built once it is asked for.
 var program string

@@ -76,7 +76,7 @@ func withFence(c trial) []string {
 	return append(all,
 		append([]string{
 			nhlfe(fenceIn, fmt.Sprintf("swap %d %s", fenceOut, []string{toA, toB}[out])),
-			ilm(fenceIn, fmt.Sprintf("space %s nhlfe %d", spaces[in], fenceIn)),
+			ilm(fenceIn, fmt.Sprintf("space %s nhlfe %d", strings.Fields(spaces[in])[0], fenceIn)),
 		}, c.config...)...)
 }
 

@@ -14,7 +14,7 @@ type trial struct {
 	name   string
 	needs  string // what it takes beyond switching of labelled frames; a word of `needs`
 
-	spaces        [2]string // label space of A and B; "" is 0
+	spaces        [2]string // label space of A and B, perhaps with one for groups; "" is 0
 	setup         []string  // `ip` lines for a router that leaves routing to the kernel
 	config        []string  // lines of `shunt mpls`; nil: the grammar has no words for it
 	kernel        []string  // `ip` lines for the kernel's own MPLS; nil: it has no words for it

@@ -71,7 +71,7 @@ func (s *switcher) write(t *testing.T, random bool, lines ...string) {
 			{ID: toServer, Index: s.WANIndex, Source: [6]byte(s.WAN.MAC), Destination: [6]byte(s.Server.MAC), MTU: 1500},
 			{ID: toOther, Index: s.WANIndex, Source: [6]byte(s.WAN.MAC), Destination: otherMAC, MTU: 1500},
 		},
-		Ports: []dataplane.LabelPort{{Index: s.LANIndex, MAC: [6]byte(s.LAN.MAC)}}}
+		Ports: []dataplane.LabelPort{{Index: s.LANIndex, Upstream: -1, MAC: [6]byte(s.LAN.MAC)}}}
 	for _, m := range s.table.Maps() {
 		var to [64]uint8
 		for from, n := range m.To {
