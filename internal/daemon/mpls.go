@@ -70,15 +70,9 @@ func (l *labels) begin(path string, kernel resolver) error {
 		l.log.Warn("an earlier daemon died while it wrote the last transaction with labels, which was never answered and is left out",
 			"journal", path)
 	}
-	there, err := l.plane.Adjacencies()
-	if err != nil {
-		return err
-	}
-	l.ways.adopt(there)
 	if err := l.putAll(); err != nil {
 		return fmt.Errorf("labels: %w; remove %s to begin with empty tables", err, path)
 	}
-	l.ways.disown()
 	l.notice(nil)
 	l.journal, err = newJournal(path, l.everything())
 	return err

@@ -114,8 +114,7 @@ func TestLabelsRefusedByDataPath(t *testing.T) {
 	r.must(change...)
 }
 
-// TestLabelsRestart: a new daemon has the tables, takes away what is none of theirs, and gives
-// no adjacency another meaning.
+// TestLabelsRestart: a new daemon has the tables, and takes away what is none of theirs.
 func TestLabelsRestart(t *testing.T) {
 	r := newLabelRig(t)
 	for i := range 5 {

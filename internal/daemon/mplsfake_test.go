@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -38,18 +37,16 @@ type fakePlane struct {
 }
 
 func newFakePlane() *fakePlane {
-	p := &fakePlane{adjacencies: map[uint32]dataplane.Adjacency{}}
+	p := &fakePlane{}
 	p.clear()
 	return p
 }
 
+// clear is what a whole update begins with: new tables.
 func (p *fakePlane) clear() {
+	p.adjacencies = map[uint32]dataplane.Adjacency{}
 	p.nhlfes, p.sends, p.ilm = map[uint32]*lfib.Form{}, map[uint32]uint32{}, map[dataplane.LabelKey][8]uint32{}
 	p.ftn, p.maps, p.ports = map[netip.Prefix]uint32{}, map[string]*[64]uint8{}, map[int]dataplane.LabelPort{}
-}
-
-func (p *fakePlane) Adjacencies() ([]dataplane.Adjacency, error) {
-	return slices.Collect(maps.Values(p.adjacencies)), nil
 }
 
 func (p *fakePlane) LabelStats() (dataplane.LabelStats, error) { return p.stats, nil }
@@ -66,15 +63,13 @@ func (p *fakePlane) UpdateLabels(u *dataplane.LabelUpdate) error {
 			return err
 		}
 	}
-	before := maps.Clone(p.adjacencies)
 	if u.Whole {
 		p.clear()
-		clear(p.adjacencies)
+	}
+	for _, id := range u.Ended {
+		delete(p.adjacencies, id)
 	}
 	for _, a := range u.Adjacencies {
-		if old := before[a.ID]; u.Whole && old.Index != 0 && a.Index != 0 && old.Destination != a.Destination {
-			p.faults = append(p.faults, fmt.Sprintf("adjacency %d changes its meaning under traffic", a.ID))
-		}
 		p.adjacencies[a.ID] = a
 	}
 	for _, m := range u.Maps {
@@ -99,8 +94,12 @@ func (p *fakePlane) UpdateLabels(u *dataplane.LabelUpdate) error {
 	return nil
 }
 
-// lose is the worst that a failing update may do: nothing of what it is about is left.
+// lose is the worst that a failing update may do: nothing of what it is about is left. A whole one
+// was made aside.
 func (p *fakePlane) lose(u *dataplane.LabelUpdate) {
+	if u.Whole {
+		return
+	}
 	for _, n := range u.NHLFEs {
 		delete(p.nhlfes, n.ID)
 	}

@@ -157,8 +157,7 @@ func TestNews(t *testing.T) {
 	}
 }
 
-// TestWayIDs: an ID is given again only when many others have been free for less time, and by a
-// new daemon to whoever goes the same way.
+// TestWayIDs: an ID is given again only when many others have been free for less time.
 func TestWayIDs(t *testing.T) {
 	w := newWays()
 	to := func(n int) *wayOut { return &wayOut{port: "wan", mac: [6]byte{2, 0, 0, 0, byte(n >> 8), byte(n)}} }
@@ -180,22 +179,6 @@ func TestWayIDs(t *testing.T) {
 	}
 	if len(last) > 2*idsApart || len(w.at) != 1 {
 		t.Errorf("%d IDs for one way at a time, %d ways", len(last), len(w.at))
-	}
-
-	there := []dataplane.Adjacency{{ID: 9, Index: 4, Destination: to(1).mac, MTU: 1400}, {ID: 5, Index: 4, Destination: to(2).mac}, {ID: 3}}
-	w = newWays()
-	w.adopt(there)
-	for n, want := range map[int]uint32{1: 9, 2: 5} {
-		if got := w.send(uint32(n), to(n), resolve, nil); got.now.ID != want {
-			t.Errorf("way %d has ID %d, had %d", n, got.now.ID, want)
-		}
-	}
-	if got := w.send(3, to(3), resolve, nil); got.now.ID != 10 {
-		t.Errorf("a new one has ID %d", got.now.ID)
-	}
-	w.disown()
-	if diff := cmp.Diff([]uint32{1, 2, 3, 4, 6, 7, 8}, w.free); diff != "" {
-		t.Error(diff)
 	}
 }
 

@@ -9,8 +9,6 @@ import (
 
 // labelPlane is what the data path does for label switching.
 type labelPlane interface {
-	// Adjacencies returns those that an earlier daemon has put in force.
-	Adjacencies() ([]dataplane.Adjacency, error)
 	// UpdateLabels puts a transaction in force. After an error the same entries are written
 	// again, as they were before.
 	UpdateLabels(*dataplane.LabelUpdate) error

@@ -48,7 +48,6 @@ type ways struct {
 	last  uint32          // ID
 	free  []uint32        // IDs, the one that has been free longest first
 	ended []uint32        // IDs that are free since the last update
-	found map[dataplane.Adjacency]uint32
 }
 
 // idsApart is how many IDs are free before one is given again: a packet that is on its way
@@ -60,42 +59,8 @@ func newWays() ways {
 	return ways{at: map[wayOut]*way{}, of: map[uint32]*way{}, by: map[string]int{}}
 }
 
-// adopt learns which IDs the data path uses, so that none changes its meaning while packets
-// go by it: who goes the same way gets the same ID again, until disown.
-func (w *ways) adopt(there []dataplane.Adjacency) {
-	w.found = map[dataplane.Adjacency]uint32{}
-	for _, a := range there {
-		w.last = max(w.last, a.ID)
-		w.found[endOf(a)] = a.ID
-	}
-}
-
-// disown frees the IDs up to last that nobody has got.
-func (w *ways) disown() {
-	taken := map[uint32]bool{}
-	for _, one := range w.at {
-		taken[one.now.ID] = true
-	}
-	for id := uint32(1); id <= w.last; id++ {
-		if !taken[id] {
-			w.free = append(w.free, id)
-		}
-	}
-	w.found = nil
-}
-
-// endOf is where an adjacency leads to.
-func endOf(a dataplane.Adjacency) dataplane.Adjacency {
-	a.ID, a.MTU = 0, 0
-	return a
-}
-
-// idFor picks the ID of a new adjacency.
-func (w *ways) idFor(a dataplane.Adjacency) uint32 {
-	if id, ok := w.found[endOf(a)]; ok && a.Index != 0 {
-		delete(w.found, endOf(a))
-		return id
-	}
+// newID picks the ID of a new adjacency.
+func (w *ways) newID() uint32 {
 	if len(w.free) > idsApart {
 		id := w.free[0]
 		w.free = w.free[1:]
@@ -125,7 +90,7 @@ func (w *ways) send(nhlfe uint32, to *wayOut, resolve func(wayOut) (dataplane.Ad
 	if next == nil {
 		next = &way{key: *to}
 		next.now, next.why = resolve(*to)
-		next.now.ID = w.idFor(next.now)
+		next.now.ID = w.newID()
 		w.at[*to], fresh = next, next
 		w.by[to.port]++
 	}

@@ -22,10 +22,6 @@ type Labels struct {
 // Labels returns it, with so much room for its tables.
 func (p *Plane) Labels(size LabelSizes) *Labels { return &Labels{plane: p, size: size} }
 
-// Adjacencies returns those that an earlier daemon has put in force and that are to be kept: none,
-// for its tables are replaced as a whole.
-func (l *Labels) Adjacencies() ([]Adjacency, error) { return nil, nil }
-
 // UpdateLabels puts a transaction in force. Packets see each entry as it was or as it is. After an
 // error the same entries are to be written again, as they were before.
 func (l *Labels) UpdateLabels(u *LabelUpdate) error {
