@@ -81,9 +81,6 @@ func (s *LabelSocket) Close() error {
 	return s.packets.Close()
 }
 
-// mostListened is how many jumps one filter has: jt is a byte.
-const mostListened = 200
-
 // Listen says from which interfaces frames are heard.
 func (s *LabelSocket) Listen(indexes []int) error {
 	filter := labelFilter(indexes)
@@ -106,20 +103,21 @@ func (s *LabelSocket) Listen(indexes []int) error {
 	return nil
 }
 
-// labelFilter takes frames to this host that came in by one of some interfaces.
+// labelFilter takes frames to this host that came in by one of some interfaces. Each has its own
+// end, for a jump is no longer than a byte says; so many fit that shunt has not that many ports.
 func labelFilter(indexes []int) []unix.SockFilter {
 	const load, same, give = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
 	const ancillary = 1<<32 - 0x1000 // SKF_AD_OFF; at 4 is SKF_AD_PKTTYPE, at 8 SKF_AD_IFINDEX
-	indexes = indexes[:min(len(indexes), mostListened)]
 	f := []unix.SockFilter{
 		{Code: load, K: ancillary + 4},
-		{Code: same, Jf: uint8(len(indexes) + 1), K: unix.PACKET_HOST},
+		{Code: same, Jt: 1, K: unix.PACKET_HOST},
+		{Code: give},
 		{Code: load, K: ancillary + 8},
 	}
-	for i, index := range indexes {
-		f = append(f, unix.SockFilter{Code: same, Jt: uint8(len(indexes) - i), K: uint32(index)})
+	for _, index := range indexes {
+		f = append(f, unix.SockFilter{Code: same, Jf: 1, K: uint32(index)}, unix.SockFilter{Code: give, K: 1 << 18})
 	}
-	return append(f, unix.SockFilter{Code: give}, unix.SockFilter{Code: give, K: 1 << 18})
+	return append(f, unix.SockFilter{Code: give})
 }
 
 // Hear waits for a frame, and reads what is behind its Ethernet header. After Close the error is

@@ -3,7 +3,6 @@ package kernel
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -103,25 +102,48 @@ func TestLabelSocket(t *testing.T) {
 	}
 }
 
-// Every jump of the filter leads to its end: the kernel takes it, for any number of ports.
+// TestLabelFilter: as many ports are heard as shunt may have, the first and the last of them, and no
+// other one.
 func TestLabelFilter(t *testing.T) {
 	if !inNetns(t) {
 		return
 	}
-	s := openLabelSocket(t)
-	for _, n := range []int{0, 1, 2, mostListened, mostListened + 100} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			if err := s.Listen(make([]int, n)); err != nil {
-				t.Error(err)
+	run(t, `
+		sysctl -qw net.ipv6.conf.all.disable_ipv6=1
+		ip link add name va address 02:00:00:00:00:0a type veth peer name vb address 02:00:00:00:00:0b
+		ip link add name vc address 02:00:00:00:00:0c type veth peer name vd address 02:00:00:00:00:0d
+		ip link set va up
+		ip link set vb up
+		ip link set vc up
+		ip link set vd up`)
+	va, vc := index(t, "va"), index(t, "vc")
+	others := make([]int, 255)
+	for i := range others {
+		others[i] = 1<<20 + i
+	}
+	for name, heard := range map[string][]int{"alone": {va}, "first": append([]int{va}, others...), "last": append(slices.Clone(others), va), "none": {}} {
+		t.Run(name, func(t *testing.T) {
+			s, far := openLabelSocket(t), openLabelSocket(t)
+			if err := s.Listen(append(heard, vc)); err != nil {
+				t.Fatal(err)
 			}
-			f := labelFilter(make([]int, n))
-			last := len(f) - 1
-			for i, one := range f {
-				switch {
-				case one.Jf > 0 && i+1+int(one.Jf) != last-1:
-					t.Errorf("%d: jumps to %d, and %d takes nothing", i, i+1+int(one.Jf), last-1)
-				case one.Jt > 0 && i+1+int(one.Jt) != last:
-					t.Errorf("%d: jumps to %d, and %d takes it", i, i+1+int(one.Jt), last)
+			want := []string{"last"}
+			if len(heard) > 0 {
+				want = []string{"this", "last"}
+			}
+			for _, frame := range []struct {
+				by, words string
+				to        byte
+			}{{"vb", "this", 0x0a}, {"vd", "last", 0x0c}} {
+				to := net.HardwareAddr{2, 0, 0, 0, 0, frame.to}
+				if err := far.Send(index(t, frame.by), to, unix.ETH_P_MPLS_UC, []byte(frame.words)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b := make([]byte, 2048)
+			for _, words := range want {
+				if n, _, err := s.Hear(b); err != nil || string(b[:n]) != words {
+					t.Errorf("heard %q, %v; want %s", b[:max(n, 0)], err, words)
 				}
 			}
 		})
