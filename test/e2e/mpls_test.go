@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"shunt/internal/api"
 	"shunt/internal/lab"
@@ -185,4 +186,66 @@ func TestWayOutFollowsTheNeighbour(t *testing.T) {
 		t.Error(err)
 	}
 	r.must(r.daemon.Signal(syscall.SIGTERM))
+}
+
+// TestDiscontinuityTime: counters that begin anew say since when (RFC 3813: a re-initialization of
+// the entry), and those that go on keep their time: over a replace, a change of the ways, a
+// transaction about others.
+func TestDiscontinuityTime(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, lab.FirewallOptions{Neighbours: true})
+	start := func() { r.start(program, with("--xdp", "on")...) }
+	start()
+	began := time.Now()
+	r.labelsApply(r.swapToServer()...)
+	g := r.labelled(1, 100, 0)
+	const n = 1000
+	var in api.MPLSInSegment
+	var out api.MPLSOutSegment
+	look := func() {
+		t.Helper()
+		s, err := r.api.MPLSStats(context.Background(), api.MPLSFilter{})
+		r.must(err)
+		if len(s.InSegments) == 0 || len(s.OutSegments) == 0 {
+			t.Fatalf("%+v", s)
+		}
+		in, out = s.InSegments[0], s.OutSegments[0]
+	}
+	look()
+	if in.DiscontinuityTime.Before(began) || out.DiscontinuityTime.Before(began) {
+		t.Errorf("entries of %v count since %v and %v", began, in.DiscontinuityTime, out.DiscontinuityTime)
+	}
+	sent := uint64(0)
+	toServer := "send dev wan via inet " + r.Server.V4.Addr().String()
+	for _, step := range []struct {
+		name            string
+		do              func()
+		inAnew, outAnew bool
+	}{
+		{"replaced", func() { r.labelsApply("nhlfe replace 7 swap 200 set-tc 3 "+toServer, "ilm replace 100 nhlfe 7") }, false, false},
+		{"another way out", func() { r.labelsApply("nhlfe change 7 swap 200 send dev wan lladdr " + r.Server.MAC.String()) }, false, false},
+		{"others come and go", func() { r.labelsApply("nhlfe add 8 drop", "ilm add 101 nhlfe 8", "ilm del 101", "nhlfe del 8") }, false, false},
+		{"another NHLFE", func() { r.labelsApply("nhlfe add 9 swap 201 "+toServer, "ilm change 100 nhlfe 9", "nhlfe del 7") }, false, true},
+		{"the label goes and comes", func() { r.labelsApply("ilm del 100"); r.labelsApply("ilm add 100 nhlfe 9") }, true, false},
+		{"a new daemon", func() { r.terminate(); start() }, true, true},
+		{"killed", func() { r.daemon.Kill9(); start() }, true, true},
+	} {
+		r.send(g, n)
+		sent += n
+		r.eventually("all are counted", patience, func() bool { look(); return in.Packets == sent })
+		wasIn, wasOut := in, out
+		step.do()
+		look()
+		judge := func(what string, anew bool, packets, octets, before uint64, since, was time.Time) {
+			switch {
+			case anew && (packets != 0 || octets != 0 || !since.After(was)):
+				t.Errorf("%s: the %s counts %d packets since %v, and before since %v", step.name, what, packets, since, was)
+			case !anew && (packets != before || !since.Equal(was)):
+				t.Errorf("%s: the %s had %d packets since %v, and has %d since %v", step.name, what, before, was, packets, since)
+			}
+		}
+		judge("in-segment", step.inAnew, in.Packets, in.HCOctets, wasIn.Packets, in.DiscontinuityTime, wasIn.DiscontinuityTime)
+		judge("out-segment", step.outAnew, out.Packets, out.HCOctets, wasOut.Packets, out.DiscontinuityTime, wasOut.DiscontinuityTime)
+		sent = in.Packets
+	}
 }
