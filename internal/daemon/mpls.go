@@ -73,7 +73,7 @@ func (l *labels) begin(path string, kernel resolver) error {
 	if err := l.putAll(); err != nil {
 		return fmt.Errorf("labels: %w; remove %s to begin with empty tables", err, path)
 	}
-	l.notice(nil)
+	l.notice(nil, l.byName())
 	l.journal, err = newJournal(path, l.everything())
 	return err
 }

@@ -16,10 +16,9 @@ type lack struct{ reason, remedy string }
 
 func (k lack) String() string { return k.reason + "; " + k.remedy }
 
-// lack judges a port. Labels are switched in XDP alone, and not every port has that, or always:
-// what is configured stays, and is in force once the port has it. The caller holds mu.
-func (l *labels) lack(name string, ports map[string]shown) lack {
-	in, out := l.table.Space(name) >= 0, l.ways.by[name] > 0
+// lack judges a port that labels are to come in by, or to leave by. They are switched in XDP alone, and
+// not every port has that, or always: what is configured stays, and is in force once the port has it.
+func (l *labels) lack(name string, in, out bool, ports map[string]shown) lack {
 	if !in && !out {
 		return lack{}
 	}
@@ -50,11 +49,7 @@ func (l *labels) lack(name string, ports map[string]shown) lack {
 
 // notice finds what ports lack, of those with a name in names, or of all that the tables name if
 // that is nil, and logs what is new. The caller holds mu.
-func (l *labels) notice(names map[string]bool) {
-	ports := map[string]shown{}
-	for _, p := range l.ports() {
-		ports[p.link.Name] = p
-	}
+func (l *labels) notice(names map[string]bool, ports map[string]shown) {
 	now := map[string]lack{}
 	if names == nil {
 		names = map[string]bool{}
@@ -68,8 +63,9 @@ func (l *labels) notice(names map[string]bool) {
 		maps.Copy(now, l.lacking())
 	}
 	for name := range names {
-		if delete(now, name); l.lack(name, ports) != (lack{}) {
-			now[name] = l.lack(name, ports)
+		delete(now, name)
+		if found := l.lack(name, l.table.Space(name) >= 0, l.ways.by[name] > 0, ports); found != (lack{}) {
+			now[name] = found
 		}
 	}
 	was := l.lacking()
@@ -87,6 +83,14 @@ func (l *labels) notice(names map[string]bool) {
 	l.lacks.Store(&now)
 }
 
+func (l *labels) byName() map[string]shown {
+	ports := map[string]shown{}
+	for _, p := range l.ports() {
+		ports[p.link.Name] = p
+	}
+	return ports
+}
+
 // lacking is what notice has found, by port. It waits for nobody, and must only be read.
 func (l *labels) lacking() map[string]lack {
 	if found := l.lacks.Load(); found != nil {
@@ -95,21 +99,26 @@ func (l *labels) lacking() map[string]lack {
 	return nil
 }
 
-// warnings are for who has made a change: of the ports that it is about, those that lack something.
-// The caller holds mu.
+// warnings are for who has made a change: of the ports that it is about, those that lack what it
+// asks for. The caller holds mu.
 func (l *labels) warnings(t *lfib.Touched) (list []string) {
-	names := map[string]bool{}
+	in, out := map[string]bool{}, map[string]bool{}
 	for _, name := range t.Ports {
-		names[name] = true
+		in[name] = l.table.Space(name) >= 0
 	}
 	for _, id := range t.NHLFEs {
 		if w := l.ways.of[id]; w != nil {
-			names[w.key.port] = true
+			out[w.key.port] = true
 		}
 	}
-	l.notice(names)
+	if len(in)+len(out) == 0 {
+		return nil
+	}
+	names, ports := maps.Clone(in), l.byName()
+	maps.Copy(names, out)
+	l.notice(names, ports)
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if why, ok := l.lacking()[name]; ok {
+		if why := l.lack(name, in[name], out[name], ports); why != (lack{}) {
 			list = append(list, name+": "+why.String())
 		}
 	}

@@ -38,6 +38,13 @@ func TestLabelLacks(t *testing.T) {
 	if diff := cmp.Diff(want, done); err != nil || diff != "" {
 		t.Fatalf("%v\n%s", err, diff)
 	}
+	if done, err := r.apply("nhlfe add 8 swap 200 send dev lan lladdr 02:00:00:00:00:99", "ilm add 101 nhlfe 8", "nhlfe del 8"); err == nil || len(done.Warnings) > 0 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if done, err := r.apply("nhlfe add 8 swap 200 send dev lan lladdr 02:00:00:00:00:99"); err != nil || len(done.Warnings) > 0 {
+		t.Errorf("what leaves by a port that takes frames: %+v, %v", done, err)
+	}
+	r.must("nhlfe del 8")
 	for range 3 {
 		r.look()
 	}

@@ -114,7 +114,7 @@ func (l *labels) lookAgain(f found) {
 	}
 	l.failed = text
 	if f.all {
-		l.notice(nil)
+		l.notice(nil, l.byName())
 	}
 }
 
