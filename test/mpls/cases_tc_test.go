@@ -89,6 +89,12 @@ var classes = []trial{
 	},
 }
 
+// beginLLSPs are lists for EF, AF2 and the default class, as docs/mpls.md has them.
+var beginLLSPs = []string{
+	"map add af2 dscp-to-tc 18:1 20:2 22:3",
+	nhlfe(30, "swap 320 set-tc 0 "+toB), nhlfe(31, "swap 321 tc-map af2 "+toB), nhlfe(32, "swap 322 set-tc 0 "+toB),
+}
+
 // classesWritten: Q4 to Q8.
 var classesWritten = []trial{
 	{
@@ -108,6 +114,28 @@ var classesWritten = []trial{
 			on(a, l(100, 0, 64), v4(64)), on(a, l(101, 1, 64), v4(64)), on(a, l(101, 2, 64), v4(64)), on(a, l(101, 3, 64), v4(64)), on(a, l(102, 0, 64), v6(64)),
 		},
 		out: []frame{on(b, v4(63).ds(46, 0)), on(b, v4(63).ds(10, 0)), on(b, v4(63).ds(12, 0)), on(b, v4(63).ds(14, 0)), on(b, v6(63).ds(48, 0))},
+	},
+	{
+		rule: "Q4", clause: "RFC 3270 §4.2.1.1", name: "L-LSPs begin: the class chooses the label, and the TC is the drop precedence",
+		config: lines(beginLLSPs, nhlfe(33, "by-dscp 46:30 18:31 20:31 22:31 default 32"), ilm(510, "nhlfe 33")),
+		in: []frame{
+			on(a, l(510, 5, 64), v4(64).ds(46, 0)), on(a, l(510, 2, 64), v4(64).ds(18, 1)), on(a, l(510, 2, 64), v6(64).ds(20, 0)),
+			on(a, l(510, 2, 64), v6(64).ds(22, 0)), on(a, l(510, 4, 64), v4(64).ds(34, 0)), on(a, l(510, 7, 64), l(600, 1, 9), v4(64).ds(22, 0)),
+		},
+		out: []frame{
+			on(b, l(320, 0, 63), v4(64).ds(46, 0)), on(b, l(321, 1, 63), v4(64).ds(18, 1)), on(b, l(321, 2, 63), v6(64).ds(20, 0)),
+			on(b, l(321, 3, 63), v6(64).ds(22, 0)), on(b, l(322, 0, 63), v4(64).ds(34, 0)), on(b, l(321, 3, 63), l(600, 1, 9), v4(64).ds(22, 0)),
+		},
+	},
+	{
+		rule: "Q4", clause: "RFC 3270 §4.2.1.1", name: "an E-LSP goes on as L-LSPs, by its TC",
+		config: lines(beginLLSPs, nhlfe(40, "by-tc 5:30 2:31 default 32"), ilm(520, "nhlfe 40")),
+		in: []frame{
+			on(a, l(520, 5, 64), v4(64).ds(46, 0)), on(a, l(520, 2, 64), v4(64).ds(22, 0)), on(a, l(520, 0, 64), v6(64)), on(a, l(520, 6, 64), v6(64)),
+		},
+		out: []frame{
+			on(b, l(320, 0, 63), v4(64).ds(46, 0)), on(b, l(321, 3, 63), v4(64).ds(22, 0)), on(b, l(322, 0, 63), v6(64)), on(b, l(322, 0, 63), v6(64)),
+		},
 	},
 	{
 		rule: "Q5", clause: "RFC 7325 §2.1.2", name: "a push maps the DSCP of the packet at the bottom",
