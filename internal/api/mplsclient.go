@@ -13,11 +13,7 @@ import (
 
 // MPLSApply has one transaction made. However long that takes, only ctx ends the waiting.
 func (c *Client) MPLSApply(ctx context.Context, change MPLSChange) (done MPLSDone, err error) {
-	body, err := json.Marshal(change)
-	if err != nil {
-		return done, err
-	}
-	response, err := c.exchange(ctx, exchange{method: http.MethodPost, name: "mpls/apply", body: bytes.NewReader(body), patient: true})
+	response, err := c.exchange(ctx, exchange{method: http.MethodPost, name: "mpls/apply", body: bytes.NewReader(change.body()), patient: true})
 	if err != nil {
 		return done, err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 )
@@ -57,10 +58,10 @@ func mplsList[T any](get func(MPLSFilter) ([]T, error), takes ...string) http.Ha
 
 // mplsChangeFrom reads the body of a transaction. The error is one line.
 func mplsChangeFrom(r *http.Request) (change MPLSChange, err error) {
-	in := json.NewDecoder(r.Body)
-	in.DisallowUnknownFields()
-	if err = in.Decode(&change); err == nil && in.More() {
-		err = errors.New("something follows it")
+	var text strings.Builder
+	text.Grow(int(min(max(r.ContentLength, 0), maxChange)))
+	if _, err = io.Copy(&text, r.Body); err == nil {
+		err = change.read(text.String())
 	}
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
 		return change, fmt.Errorf("the transaction is larger than %d bytes; divide it", tooLarge.Limit)
@@ -72,6 +73,23 @@ func mplsChangeFrom(r *http.Request) (change MPLSChange, err error) {
 		change.Origin = "api"
 	}
 	return change, change.Check()
+}
+
+// read reads a body.
+func (c *MPLSChange) read(text string) error {
+	if plain, ok := plainChange(text); ok {
+		*c = plain
+		return nil
+	}
+	in := json.NewDecoder(strings.NewReader(text))
+	in.DisallowUnknownFields()
+	if err := in.Decode(c); err != nil {
+		return err
+	}
+	if in.More() {
+		return errors.New("something follows it")
+	}
+	return nil
 }
 
 // mplsSave writes the tables as lines of text.

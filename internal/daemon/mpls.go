@@ -105,11 +105,10 @@ const manyChanges = 100_000
 func parseLines(lines []string) ([]lfib.Change, error) {
 	all := make([]lfib.Change, 0, len(lines))
 	for _, line := range lines {
-		changes, err := lfib.Parse(line)
-		if err != nil {
+		var err error
+		if all, err = lfib.ParseTo(all, line); err != nil {
 			return nil, err
 		}
-		all = append(all, changes...)
 	}
 	return all, nil
 }
@@ -132,7 +131,7 @@ func (l *labels) Apply(c api.MPLSChange) (api.MPLSDone, error) {
 	if err != nil {
 		return api.MPLSDone{}, api.Wrong(err)
 	}
-	done := api.MPLSDone{Seq: commit.Seq, Changed: len(commit.Events)}
+	done := api.MPLSDone{Seq: commit.Seq, Changed: commit.Changed()}
 	if done.Changed == 0 {
 		return done, nil
 	}
@@ -169,8 +168,8 @@ func (l *labels) takeBack(commit *lfib.Commit, journal int64) error {
 }
 
 func eventsOf(commit *lfib.Commit) []api.MPLSEvent {
-	events := make([]api.MPLSEvent, len(commit.Events))
-	for i, e := range commit.Events {
+	events := make([]api.MPLSEvent, commit.Changed())
+	for i, e := range commit.Events() {
 		events[i] = api.MPLSEvent{Seq: e.Seq, Time: e.Time, Origin: e.Origin, Verb: e.Verb, Kind: e.Kind, Line: e.Line}
 	}
 	return events

@@ -45,25 +45,25 @@ func (l *tables) setMap(m *LabelMap) error {
 	return nil
 }
 
-// setNHLFE has an NHLFE mean a form from now on. Packets see the old list or the new one. The
-// NHLFEs and maps that it names must have been set.
-func (l *tables) setNHLFE(id uint32, f *lfib.Form) error {
-	number, fresh, err := l.nhlfes.get(id)
-	if err != nil {
-		return fmt.Errorf("NHLFE %d: %w", id, full("NHLFEs", err))
+// takes notes what a number takes from now on, nil for nothing, and is what it took before.
+func (l *tables) takes(number uint32, now *made) (before *made) {
+	if n := int(number); n >= len(l.made) {
+		l.made = append(l.made, make([]*made, n+1-len(l.made))...)
 	}
+	before, l.made[number] = l.made[number], now
+	return before
+}
+
+// setNHLFE has an NHLFE, which has a number, mean a form from now on. Packets see the old list or the
+// new one. The NHLFEs and maps that it names must have been set.
+func (l *tables) setNHLFE(id, number uint32, f *lfib.Form) error {
 	m, err := l.make(f, ends[f.Does])
 	if err != nil {
 		l.unmake(m)
-		if fresh {
-			l.nhlfes.drop(id)
-		}
 		return fmt.Errorf("NHLFE %d: %w", id, full("NHLFEs", err))
 	}
-	old := l.made[number]
 	l.point(number, m.record)
-	l.made[number] = m
-	l.unmake(old)
+	l.unmake(l.takes(number, m))
 	return nil
 }
 
@@ -73,8 +73,7 @@ func (l *tables) removeNHLFE(id uint32) {
 	if !ok {
 		return
 	}
-	l.unmake(l.made[number])
-	delete(l.made, number)
+	l.unmake(l.takes(number, nil))
 	l.nhlfes.drop(id)
 	l.out.drop(id)
 }
@@ -128,7 +127,8 @@ func (l *tables) choice(f *lfib.Form, m *made) (err error) {
 					l.unmake(inner)
 					return err
 				}
-				l.made[n], numbers[target.Form] = inner, n
+				l.takes(n, inner)
+				numbers[target.Form] = n
 				l.point(n, inner.record)
 			}
 			c.Nhlfe[i] = n
@@ -153,8 +153,7 @@ func (l *tables) unmake(m *made) {
 	l.records.give(m.record)
 	l.choices.give(m.choice)
 	for _, n := range m.inner {
-		l.unmake(l.made[n])
-		delete(l.made, n)
+		l.unmake(l.takes(n, nil))
 		l.nhlfes.give(n)
 	}
 }

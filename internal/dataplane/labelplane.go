@@ -163,19 +163,21 @@ const (
 
 // lists writes NHLFEs. All get their numbers first: they may choose one another.
 func (l *tables) lists(list []NHLFE) error {
-	for _, n := range list {
+	numbers := make([]uint32, len(list))
+	for i, n := range list {
 		if n.Form == nil {
 			continue
 		}
-		if _, _, err := l.nhlfes.get(n.ID); err != nil {
+		var err error
+		if numbers[i], _, err = l.nhlfes.get(n.ID); err != nil {
 			return fmt.Errorf("nhlfe %d: %w", n.ID, full("NHLFEs", err))
 		}
 	}
-	for _, n := range list {
+	for i, n := range list {
 		if n.Form == nil {
 			continue
 		}
-		if err := l.setNHLFE(n.ID, n.Form); err != nil {
+		if err := l.setNHLFE(n.ID, numbers[i], n.Form); err != nil {
 			return err
 		}
 	}

@@ -40,7 +40,7 @@ type tables struct {
 
 	nhlfes   rows[uint32]        // by ID: the number that stands in ilm.nhlfe and in choices
 	records  row                 // of nhlfes: what a number stands for at the moment
-	made     map[uint32]*made    // by number
+	made     []*made             // by number
 	byTC     map[LabelKey]uint32 // numbers of choices that were made for labels
 	choices  row
 	wayOut   func(*lfib.Send) uint32 // its adjacency, which is its row
@@ -133,7 +133,7 @@ func (p *Plane) newTables(size LabelSizes) (*tables, error) {
 		return nil, fmt.Errorf("label switching: %w", err)
 	}
 	l := &tables{
-		plane: p, adjacent: map[uint32]int{}, coll: coll, memory: map[string]*ebpf.Memory{}, spaces: map[lfib.Space]*space{}, ports: map[int]lfib.Space{}, made: map[uint32]*made{}, byTC: map[LabelKey]uint32{},
+		plane: p, adjacent: map[uint32]int{}, coll: coll, memory: map[string]*ebpf.Memory{}, spaces: map[lfib.Space]*space{}, ports: map[int]lfib.Space{}, byTC: map[LabelKey]uint32{},
 		nhlfes: newRows[uint32](nhlfes), records: row{most: uint32(records - 1)}, choices: row{most: uint32(choices - 1)},
 		maps: newRows[string](int(mplsMplsSizeLABEL_MAPS)),
 		in:   newRows[LabelKey](segments), out: newRows[uint32](segments), segments: segments,
@@ -299,7 +299,7 @@ func (l *tables) numberOf(byTC *[8]uint32) (number uint32, chooses bool, err err
 		l.nhlfes.give(number)
 		return 0, true, err
 	}
-	l.made[number] = m
+	l.takes(number, m)
 	l.point(number, m.record)
 	return number, true, nil
 }
@@ -310,8 +310,7 @@ func (l *tables) forgetChoice(key LabelKey) {
 	if !ok {
 		return
 	}
-	l.unmake(l.made[number])
-	delete(l.made, number)
+	l.unmake(l.takes(number, nil))
 	delete(l.byTC, key)
 	l.nhlfes.give(number)
 }

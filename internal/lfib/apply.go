@@ -9,11 +9,25 @@ import (
 
 // Commit is what one Apply changed.
 type Commit struct {
-	Seq     uint64  // of its last event; of the one before it if it has none
-	Events  []Event // one per change that changed something, in order
+	Seq     uint64 // of its last event; of the one before it if it has none
 	Touched Touched
-	steps   []step
+	steps   []step // one per change that changed something, in order
 	before  uint64 // the Table's seq
+	origin  string
+	time    time.Time
+}
+
+// Changed is how many changes changed something.
+func (c *Commit) Changed() int { return int(c.Seq - c.before) }
+
+// Events are what they are made known by, in order. To write them takes as long as to make them.
+func (c *Commit) Events() []Event {
+	events := make([]Event, len(c.steps))
+	for i, s := range c.steps {
+		ch := Change{s.verb, s.key}
+		events[i] = Event{c.before + uint64(i) + 1, c.time, c.origin, s.verb.String(), kindOf(s.key), ch.String()}
+	}
+	return events
 }
 
 // Touched is what the data path must be told again: each once, in the order in which it was
@@ -38,28 +52,24 @@ type Event struct {
 
 // step is what a change replaced.
 type step struct {
-	key any // the object
-	old any // what was there before; nil: nothing
+	verb Verb
+	key  any // the object
+	old  any // what was there before; nil: nothing
 }
 
 // Apply makes all changes, in their order, or none of them. Origin says in the events who
 // wanted them. A change that changes nothing, such as a replace by the same, is no error and
 // makes no event. The error is one line: the change, what is wrong with it, and the fix.
 func (t *Table) Apply(origin string, changes []Change) (*Commit, error) {
-	c := &Commit{before: t.seq, Seq: t.seq, Events: make([]Event, 0, len(changes)), steps: make([]step, 0, len(changes))}
+	c := &Commit{before: t.seq, origin: origin, time: time.Now(), steps: make([]step, 0, len(changes))}
 	var touched touches
-	now := time.Now()
 	for _, ch := range changes {
-		changed, err := t.apply(c, &touched, ch)
-		if err != nil {
+		if err := t.apply(c, &touched, ch); err != nil {
 			t.rollback(c)
 			return nil, fmt.Errorf("%s: %w", brief(ch.String()), err)
 		}
-		if changed {
-			c.Seq++
-			c.Events = append(c.Events, Event{c.Seq, now, origin, ch.Verb.String(), kindOf(ch.Object), ch.String()})
-		}
 	}
+	c.Seq = c.before + uint64(len(c.steps))
 	t.seq = c.Seq
 	c.Touched = touched.all()
 	return c, nil
@@ -86,35 +96,36 @@ func (t *Table) rollback(c *Commit) {
 	c.steps = nil
 }
 
-// apply makes one change, and tells whether it changed anything. What it did before it found
-// a fault is in the commit's steps.
-func (t *Table) apply(c *Commit, touched *touches, ch Change) (changed bool, err error) {
+// apply makes one change. What it did, also before it found a fault, is in the commit's steps: one,
+// if it changed anything.
+func (t *Table) apply(c *Commit, touched *touches, ch Change) error {
 	if err := check(ch); err != nil {
-		return false, err
+		return err
 	}
 	old := t.get(ch.Object)
 	if err := t.fits(ch, old); err != nil {
-		return false, err
+		return err
 	}
 	if unchanged(ch, old) {
-		return false, nil
+		return nil
 	}
-	c.steps = append(c.steps, step{ch.Object, old})
-	touched.object(ch.Object)
+	c.steps = append(c.steps, step{ch.Verb, ch.Object, old})
+	touched.object(ch.Object, old == nil)
 	if ch.Verb == Delete || off(ch.Object) {
+		touched.removed = true
 		t.remove(ch.Object)
-		return true, nil
+		return nil
 	}
 	t.put(ch.Object)
 	switch o := ch.Object.(type) {
 	case NHLFE:
 		above := t.above(o.ID)
-		touched.nhlfes.add(above...)
-		return true, t.closed(above)
+		touched.nhlfes.add(above[1:]...)
+		return t.closed(above)
 	case FTN:
-		return true, t.unlabelled(o.NHLFE)
+		return t.unlabelled(o.NHLFE)
 	}
-	return true, nil
+	return nil
 }
 
 // fits tells whether a change can be made to what is there.
@@ -166,25 +177,28 @@ func same(a, b any) bool {
 
 // touches gathers what is touched, each once.
 type touches struct {
-	nhlfes set[uint32]
-	ilms   set[ILMKey]
-	ftns   set[netip.Prefix]
-	maps   set[string]
-	ports  set[string]
+	removed bool // something was; until then what is not there has not been touched either
+	nhlfes  set[uint32]
+	ilms    set[ILMKey]
+	ftns    set[netip.Prefix]
+	maps    set[string]
+	ports   set[string]
 }
 
-func (t *touches) object(object any) {
+// object notes one; absent says that it is not there yet.
+func (t *touches) object(object any, absent bool) {
+	fresh := absent && !t.removed
 	switch o := object.(type) {
 	case ILM:
-		t.ilms.add(o.Key())
+		t.ilms.note(o.Key(), fresh)
 	case NHLFE:
-		t.nhlfes.add(o.ID)
+		t.nhlfes.note(o.ID, fresh)
 	case FTN:
-		t.ftns.add(o.Prefix)
+		t.ftns.note(o.Prefix, fresh)
 	case Map:
-		t.maps.add(o.Name)
+		t.maps.note(o.Name, fresh)
 	case PortSpace:
-		t.ports.add(o.Port)
+		t.ports.note(o.Port, fresh)
 	}
 }
 
@@ -192,19 +206,31 @@ func (t *touches) all() Touched {
 	return Touched{t.nhlfes.list, t.ilms.list, t.ftns.list, t.maps.list, t.ports.list}
 }
 
-// set keeps what was added to it, in order.
+// set keeps what was added to it, in order. Keys that are known to be new are not looked for, as
+// long as all are: a load of a million has no others.
 type set[K comparable] struct {
 	list []K
-	has  map[K]struct{}
+	has  map[K]struct{} // nil: nobody has asked yet
+}
+
+func (s *set[K]) note(key K, fresh bool) {
+	if fresh && s.has == nil {
+		s.list = append(s.list, key)
+		return
+	}
+	s.add(key)
 }
 
 func (s *set[K]) add(keys ...K) {
+	if s.has == nil && len(keys) > 0 {
+		s.has = make(map[K]struct{}, len(s.list)+len(keys))
+		for _, key := range s.list {
+			s.has[key] = struct{}{}
+		}
+	}
 	for _, key := range keys {
 		if _, ok := s.has[key]; ok {
 			continue
-		}
-		if s.has == nil {
-			s.has = map[K]struct{}{}
 		}
 		s.has[key] = struct{}{}
 		s.list = append(s.list, key)

@@ -118,7 +118,7 @@ func TestCommitTellsWhatChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for i, e := range c.Events {
+	for i, e := range c.Events() {
 		got = append(got, fmt.Sprintf("%s %s %s: %s", e.Origin, e.Verb, e.Kind, e.Line))
 		if e.Seq != first+uint64(i)+1 || e.Time.IsZero() {
 			t.Errorf("event %d has number %d, time %v", i, e.Seq, e.Time)
@@ -142,7 +142,7 @@ func TestCommitTellsWhatChanged(t *testing.T) {
 	if got, want := c.Touched, (Touched{nil, []ILMKey{{TC: 5, Label: 100}}, []netip.Prefix{parsePrefix("10.0.0.0/8")}, []string{"gold"}, []string{"lan"}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("touched %v, not %v", got, want)
 	}
-	if c, err = tab.Apply("fpm", parse(t, "ilm replace 100 nhlfe 7")); err != nil || c.Seq != first+5 || len(c.Events) > 0 || len(c.Touched.ILMs) > 0 {
+	if c, err = tab.Apply("fpm", parse(t, "ilm replace 100 nhlfe 7")); err != nil || c.Seq != first+5 || c.Changed() > 0 || len(c.Touched.ILMs) > 0 {
 		t.Errorf("what changes nothing: %+v, %v", c, err)
 	}
 }

@@ -24,28 +24,54 @@ var verbsOf = map[string][]Verb{
 // empty line none. What a word that begins with # begins is a comment. What is read fits
 // together as far as that can be told without the tables. The error is one line that
 // names the word and the fix.
-func Parse(line string) ([]Change, error) {
-	r := reader{words: strings.Fields(line)}
+func Parse(line string) ([]Change, error) { return ParseTo(nil, line) }
+
+// ParseTo is Parse that adds the changes to others. After an error these are as they were.
+func ParseTo(changes []Change, line string) ([]Change, error) {
+	var room [16]string // most lines have no more words
+	words, plain := split(room[:0], line)
+	r := reader{words: words}
 	if i := slices.IndexFunc(r.words, func(w string) bool { return w[0] == '#' }); i >= 0 {
 		r.words = r.words[:i]
 	}
 	if len(r.words) == 0 {
-		return nil, nil
+		return changes, nil
 	}
-	if i := strings.IndexFunc(line, func(c rune) bool { return !unicode.IsPrint(c) && !unicode.IsSpace(c) }); i >= 0 {
-		return nil, fmt.Errorf("byte %d of the line is none of a text: write words", i+1)
+	if !plain {
+		if i := strings.IndexFunc(line, func(c rune) bool { return !unicode.IsPrint(c) && !unicode.IsSpace(c) }); i >= 0 {
+			return changes, fmt.Errorf("byte %d of the line is none of a text: write words", i+1)
+		}
 	}
-	changes := r.line()
+	all := r.line(changes)
 	if r.err == nil && r.at < len(r.words) {
 		r.fail("%q is left over behind %q: leave it away", r.words[r.at], r.words[r.at-1])
 	}
-	for i := 0; i < len(changes) && r.err == nil; i++ {
-		r.err = check(changes[i])
+	for i := len(changes); i < len(all) && r.err == nil; i++ {
+		r.err = check(all[i])
 	}
 	if r.err != nil {
-		return nil, fmt.Errorf("%s: %w", brief(strings.Join(r.words, " ")), r.err)
+		return changes, fmt.Errorf("%s: %w", brief(strings.Join(r.words, " ")), r.err)
 	}
-	return changes, nil
+	return all, nil
+}
+
+// split is strings.Fields into words, and tells whether a line is plain: of ASCII, to be read. A load
+// is millions of such lines.
+func split(words []string, line string) (_ []string, plain bool) {
+	for i := 0; i < len(line); {
+		begin := i
+		for i < len(line) && line[i] > ' ' && line[i] < 0x7f {
+			i++
+		}
+		if i > begin {
+			words = append(words, line[begin:i])
+		}
+		if i < len(line) && line[i] != ' ' && line[i] != '\t' {
+			return strings.Fields(line), false
+		}
+		i++
+	}
+	return words, true
 }
 
 // brief is a line as an error shows it.
@@ -103,6 +129,9 @@ func (r *reader) accept(word string) bool {
 }
 
 func (r *reader) expect(word string) {
+	if r.accept(word) {
+		return
+	}
 	if w := r.word(strconv.Quote(word)); w != word {
 		r.fail("%q where %q is wanted: write that", w, word)
 	}
@@ -144,27 +173,37 @@ func (r *reader) small(what string, low, high uint64) *uint8 {
 	return &n
 }
 
-func (r *reader) line() []Change {
-	nouns := []string{"ilm", "nhlfe", "ftn", "map", "space", "route"}
+var nouns = []string{"ilm", "nhlfe", "ftn", "map", "space", "route"}
+
+// line reads a line, and adds its changes.
+func (r *reader) line(all []Change) []Change {
 	noun := nouns[r.oneOf("noun", nouns)]
-	var verbs []string
-	for _, v := range verbsOf[noun] {
-		verbs = append(verbs, v.String())
-	}
-	verb := verbsOf[noun][r.oneOf("verb of "+noun, verbs)]
+	verb := r.verb(noun)
 	switch noun {
 	case "ilm":
-		return []Change{{verb, r.ilm(verb)}}
+		return append(all, Change{verb, r.ilm(verb)})
 	case "nhlfe":
-		return []Change{{verb, r.nhlfe(verb)}}
+		return append(all, Change{verb, r.nhlfe(verb)})
 	case "ftn":
-		return []Change{{verb, r.ftn(verb)}}
+		return append(all, Change{verb, r.ftn(verb)})
 	case "map":
-		return []Change{{verb, r.mapping(verb)}}
+		return append(all, Change{verb, r.mapping(verb)})
 	case "space":
-		return r.spaces()
+		return append(all, r.spaces()...)
 	}
-	return r.route(verb)
+	return append(all, r.route(verb)...)
+}
+
+func (r *reader) verb(noun string) Verb {
+	var words []string
+	for _, v := range verbsOf[noun] {
+		if r.accept(v.String()) {
+			return v
+		}
+		words = append(words, v.String())
+	}
+	r.oneOf("verb of "+noun, words)
+	return verbsOf[noun][0]
 }
 
 func (r *reader) ilm(verb Verb) ILM {

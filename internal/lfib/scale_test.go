@@ -29,7 +29,7 @@ func thousandNHLFEs(t testing.TB) *Table {
 func TestMillionILMs(t *testing.T) {
 	tab := thousandNHLFEs(t)
 	c, err := tab.Apply("test", manyILMs(Add, million))
-	if err != nil || len(c.Events) != million || len(c.Touched.ILMs) != million {
+	if err != nil || c.Changed() != million || len(c.Touched.ILMs) != million {
 		t.Fatal(err)
 	}
 	if lines := tab.Save(); len(lines) != million+1000 {
