@@ -43,6 +43,7 @@ var entropyLabels = []trial{
 	{
 		rule: "E2", clause: "RFC 6790 §4.1", name: "a tunnel in a tunnel, each with its own",
 		config: lines(lsp(50, "pop peek"), lsp(51, "ttl pipe pop peek"), plainSwap),
+		kernel: lines(route(50, "dev lo"), route(51, "dev lo ttl-propagate disabled"), kernelSwap),
 		in: []frame{
 			on(a, l(50, 0, 64), eli(0, 64), el(5000), l(100, 0, 64), v4(64)),
 			on(a, l(50, 0, 30), eli(0, 64), el(5000), l(51, 0, 64), eli(0, 64), el(6000), l(100, 0, 20), v4(64)),

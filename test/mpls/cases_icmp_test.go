@@ -132,9 +132,23 @@ var tooBig = []trial{
 		out:    each(2, func(i int) frame { return on(b, l(200, 0, 63), fragment6(64, 1000, 596)[i]) }),
 	},
 	{
+		rule: "M2", clause: "RFC 3032 §3.4", name: "by the port's MTU: IPv4 without DF", needs: "fragment",
+		config: plainSwap, kernel: kernelSwap,
+		in:  []frame{on(a, l(100, 2, 64), v4(64).long(1600))},
+		out: cut(1496, v4(64).long(1600), l(200, 2, 63)),
+		or:  []outcome{{words: "discarded, which it may be"}},
+	},
+	{
+		rule: "M2", clause: "RFC 3032 §3.4, §3.5", name: "by the port's MTU: IPv4 with DF, IPv6", needs: "icmp",
+		config: plainSwap, kernel: kernelSwap,
+		in:  []frame{on(a, l(100, 2, 64), v4(64).long(1600).dontFragment()), on(a, l(100, 2, 64), v6(64).long(1497))},
+		out: []frame{on(a, tooBigFor(1496, v4(64).long(1600).dontFragment(), l(100, 2, 64))), on(a, tooBigFor(1496, v6(64).long(1497)))},
+	},
+	{
 		rule: "M3", clause: "RFC 3032 §3.2", name: "datagrams over a configured size are cut before they are labelled", needs: "ftn fragment",
 		setup:  beyondB,
 		config: []string{nhlfe(1, "mtu 1000 push 200 "+toB), "ftn add 198.51.100.0/24 nhlfe 1"},
+		kernel: []string{"route add 198.51.100.0/24 encap mpls 200 via inet 198.19.0.2 dev @B mtu 1000"},
 		in:     []frame{on(a, v4(64).to(beyond4).long(1200)), on(a, v4(64).to(beyond4).long(996))},
 		out:    append(cut(996, v4(63).to(beyond4).long(1200), l(200, 0, 63)), on(b, l(200, 0, 63), v4(63).to(beyond4).long(996))),
 	},
@@ -172,10 +186,10 @@ func cutAgain(limit int, p packet, labels ...entry) []frame {
 var expired = []trial{
 	{
 		rule: "M5", clause: "RFC 3032 §2.3.2", name: "no way back: down the LSP, with the stack, each TTL that of the ICMP packet", needs: "icmp",
-		config: lines(plainSwap, lsp(101, "swap 201 "+toB)),
-		in:     []frame{on(a, l(100, 3, 1), v4(64).from(unknown4)), on(a, l(101, 3, 1), v6(64).from(unknown6))},
-		out:    downTheLSP(answer.itself),
-		or:     []outcome{{words: "from the address of the way out", ours: true, out: downTheLSP(answer.fromB)}},
+		config: lines(plainSwap, lsp(101, "swap 201 "+toB)), kernel: lines(kernelSwap, route(101, "as 201 "+viaB)),
+		in:  []frame{on(a, l(100, 3, 1), v4(64).from(unknown4)), on(a, l(101, 3, 1), v6(64).from(unknown6))},
+		out: downTheLSP(answer.itself),
+		or:  []outcome{{words: "from the address of the way out", ours: true, out: downTheLSP(answer.fromB)}},
 	},
 	{
 		rule: "M5", clause: "RFC 1122 §3.2.2, RFC 4443 §2.4 (e)", name: "never about an ICMP error",
@@ -188,8 +202,8 @@ var expired = []trial{
 	},
 	{
 		rule: "M5", clause: "RFC 1122 §3.2.2", name: "but about an echo", needs: "icmp",
-		config: plainSwap,
-		in:     []frame{on(a, l(100, 0, 1), v4(64).icmp(8, 0, echo...)), on(a, l(100, 0, 1), v6(64).icmp(128, 0, echo...))},
+		config: plainSwap, kernel: kernelSwap,
+		in: []frame{on(a, l(100, 0, 1), v4(64).icmp(8, 0, echo...)), on(a, l(100, 0, 1), v6(64).icmp(128, 0, echo...))},
 		out: []frame{
 			on(a, exceeded(v4(64).icmp(8, 0, echo...), l(100, 0, 1))), on(a, exceeded(v6(64).icmp(128, 0, echo...), l(100, 0, 1))),
 		},
@@ -222,21 +236,21 @@ var expired = []trial{
 	},
 	{
 		rule: "M5", clause: "RFC 7325 §2.6.2", name: "at a rate: of 3000 in a moment not all are answered", needs: "icmp",
-		config: plainSwap,
+		config: plainSwap, kernel: kernelSwap,
 		in:     each(3000, func(i int) frame { return on(a, l(100, 0, 1), v4(64).ports(uint16(10000+i), 9)) }),
 		check:  answersLimited,
 		counts: map[string]int{dropped(whyExpired): 3000},
 	},
 	{
 		rule: "M6", clause: "RFC 4950 §3, RFC 4884 §5", name: "time exceeded with the stack of one label: 168 bytes for IPv4", needs: "icmp",
-		config: plainSwap,
-		in:     []frame{on(a, l(100, 5, 1), v4(64).ds(10, 1)), on(a, l(100, 5, 1), v6(64).ds(10, 1))},
-		out:    []frame{on(a, exceeded(v4(64).ds(10, 1), l(100, 5, 1))), on(a, exceeded(v6(64).ds(10, 1), l(100, 5, 1)))},
+		config: plainSwap, kernel: kernelSwap,
+		in:  []frame{on(a, l(100, 5, 1), v4(64).ds(10, 1)), on(a, l(100, 5, 1), v6(64).ds(10, 1))},
+		out: []frame{on(a, exceeded(v4(64).ds(10, 1), l(100, 5, 1))), on(a, exceeded(v6(64).ds(10, 1), l(100, 5, 1)))},
 	},
 	{
 		rule: "M6", clause: "RFC 4950 §3", name: "of three labels, exactly as they came", needs: "icmp",
-		config: plainSwap,
-		in:     []frame{on(a, l(100, 5, 1), l(300, 1, 9), l(301, 7, 255), v4(64)), on(a, l(100, 5, 1), l(300, 1, 9), l(301, 7, 255), v6(64))},
+		config: plainSwap, kernel: kernelSwap,
+		in: []frame{on(a, l(100, 5, 1), l(300, 1, 9), l(301, 7, 255), v4(64)), on(a, l(100, 5, 1), l(300, 1, 9), l(301, 7, 255), v6(64))},
 		out: []frame{
 			on(a, exceeded(v4(64), l(100, 5, 1), l(300, 1, 9), l(301, 7, 255))), on(a, exceeded(v6(64), l(100, 5, 1), l(300, 1, 9), l(301, 7, 255))),
 		},
@@ -247,21 +261,21 @@ var expired = []trial{
 	},
 	{
 		rule: "M6", clause: "RFC 4950 §3", name: "of labels that were popped before one expired", needs: "icmp",
-		config: lines(lsp(50, "ttl pipe pop peek"), plainSwap),
-		in:     []frame{on(a, l(50, 2, 64), l(100, 5, 1), v4(64))},
-		out:    []frame{on(a, exceeded(v4(64), l(50, 2, 64), l(100, 5, 1)))},
+		config: lines(lsp(50, "ttl pipe pop peek"), plainSwap), kernel: lines(route(50, "dev lo ttl-propagate disabled"), kernelSwap),
+		in:  []frame{on(a, l(50, 2, 64), l(100, 5, 1), v4(64))},
+		out: []frame{on(a, exceeded(v4(64), l(50, 2, 64), l(100, 5, 1)))},
 	},
 	{
 		rule: "M6", clause: "RFC 4950 §3", name: "of the label that is popped at the penultimate hop", needs: "icmp",
-		config: plainPop,
-		in:     []frame{on(a, l(100, 0, 1), v4(64)), on(a, l(100, 0, 1), v6(64))},
-		out:    []frame{on(a, exceeded(v4(64), l(100, 0, 1))), on(a, exceeded(v6(64), l(100, 0, 1)))},
+		config: plainPop, kernel: kernelPop,
+		in:  []frame{on(a, l(100, 0, 1), v4(64)), on(a, l(100, 0, 1), v6(64))},
+		out: []frame{on(a, exceeded(v4(64), l(100, 0, 1))), on(a, exceeded(v6(64), l(100, 0, 1)))},
 	},
 	{
 		rule: "M6", clause: "RFC 4884 §5.5, RFC 1812 §4.3.2.3, RFC 4443 §2.4 (c)", name: "of a large packet: at least 128 bytes of it, and not over 576 or 1280 in all", needs: "icmp",
-		config: plainSwap,
-		in:     []frame{on(a, l(100, 0, 1), over4), on(a, l(100, 0, 1), over6)},
-		out:    []frame{on(a, exceeded(over4, l(100, 0, 1))), on(a, exceeded(over6, l(100, 0, 1)))},
+		config: plainSwap, kernel: kernelSwap,
+		in:  []frame{on(a, l(100, 0, 1), over4), on(a, l(100, 0, 1), over6)},
+		out: []frame{on(a, exceeded(over4, l(100, 0, 1))), on(a, exceeded(over6, l(100, 0, 1)))},
 	},
 }
 

@@ -149,5 +149,7 @@ var refusals = []trial{
 			nhlfe(2, "swap 200 push 14 "+toB), nhlfe(2, "swap 200 push 15 "+toB), nhlfe(2, "swap 200 push 1048576 "+toB),
 			nhlfe(2, "swap 200 entropy "+toB),
 		},
+		kernel:        predefined,
+		kernelRefused: []string{route(100, "as 1048576 "+viaB), route(100, "as 200/7 "+viaB), route(100, "as 200/15 "+viaB)},
 	},
 }

@@ -68,11 +68,12 @@ var classes = []trial{
 	},
 	{
 		rule: "Q3", clause: "RFC 3270 §2.6.4", name: "an IP header that was re-marked on the way gets the class as CSn",
-		config: plainPop,
+		config: plainPop, kernel: kernelPop,
 		in: []frame{
 			on(a, l(100, 5, 64), v4(64)), on(a, l(100, 5, 64), v6(64)), on(a, l(100, 0, 64), v4(64).ds(10, 0)), on(a, l(100, 7, 64), v6(64).ds(46, 0)),
 		},
 		out: []frame{on(b, v4(63).ds(40, 0)), on(b, v6(63).ds(40, 0)), on(b, v4(63)), on(b, v6(63).ds(56, 0))},
+		or:  []outcome{{words: "pipe", out: []frame{on(b, v4(63)), on(b, v6(63)), on(b, v4(63).ds(10, 0)), on(b, v6(63).ds(46, 0))}}},
 	},
 	{
 		rule: "Q3", clause: "RFC 3270 §2.6.4", name: "one that nobody re-marked comes out as it went in",
@@ -174,11 +175,13 @@ var classesWritten = []trial{
 	},
 	{
 		rule: "Q6", clause: "RFC 3168 §5", name: "a pop that writes the class keeps ECN",
-		config: plainPop,
+		config: plainPop, kernel: kernelPop,
 		in: append(each(4, func(i int) frame { return on(a, l(100, 5, 64), v4(64).ds(0, uint8(i))) }),
 			each(4, func(i int) frame { return on(a, l(100, 5, 64), v6(64).ds(0, uint8(i))) })...),
 		out: append(each(4, func(i int) frame { return on(b, v4(63).ds(40, uint8(i))) }),
 			each(4, func(i int) frame { return on(b, v6(63).ds(40, uint8(i))) })...),
+		or: []outcome{{words: "pipe: it writes none", out: append(each(4, func(i int) frame { return on(b, v4(63).ds(0, uint8(i))) }),
+			each(4, func(i int) frame { return on(b, v6(63).ds(0, uint8(i))) })...)}},
 	},
 	{
 		rule: "Q6", clause: "RFC 2474 §3", name: "so does a DSCP that is set or mapped, in any model",

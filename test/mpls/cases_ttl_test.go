@@ -68,7 +68,7 @@ var ttlBasics = []trial{
 	},
 	{
 		rule: "T2", clause: "RFC 3032 §2.4.2", name: "pipe: so is what is exposed and counted down",
-		config: lsp(100, "ttl pipe pop "+toB),
+		config: lsp(100, "ttl pipe pop "+toB), kernel: []string{route(100, viaB+" ttl-propagate disabled")},
 		in:     []frame{on(a, l(100, 0, 64), l(300, 0, 1), pseudowire()), on(a, l(100, 0, 64), v4(1).from(nobody4)), on(a, l(100, 0, 64), v6(1).from(nobody6))},
 		counts: map[string]int{dropped(whyExpired): 3},
 	},
@@ -267,9 +267,9 @@ var ttlPop = []trial{
 	},
 	{
 		rule: "T9", clause: "RFC 3032 §2.4.2, RFC 1812 §5.3.1", name: "PHP, uniform: nor is a packet whose TTL of 0 would stay", needs: "zero",
-		config: plainPop,
-		in:     []frame{on(a, l(100, 0, 64), v4(0).from(nobody4)), on(a, l(100, 0, 64), v6(0).from(nobody6))},
-		or:     []outcome{{words: "the TTL is replaced, as RFC 3443 says", out: []frame{on(b, v4(63).from(nobody4)), on(b, v6(63).from(nobody6))}}},
+		config: plainPop, kernel: kernelPop,
+		in: []frame{on(a, l(100, 0, 64), v4(0).from(nobody4)), on(a, l(100, 0, 64), v6(0).from(nobody6))},
+		or: []outcome{{words: "the TTL is replaced, as RFC 3443 says", out: []frame{on(b, v4(63).from(nobody4)), on(b, v6(63).from(nobody6))}}},
 	},
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -87,7 +88,12 @@ func (w choice) check(in []frame, came [][]byte) error {
 		want.stack[0].label, want.stack[0].ttl = top.label, want.stack[0].ttl-1
 		// Without MACs a frame begins with its EtherType.
 		if expected := want.expected(place{}, nil); !bytes.Equal(expected, got[12:]) {
-			return fmt.Errorf("frame %d came as %s, want %s", i, describe(got), describe(append(make([]byte, 12), expected...)))
+			whole := slices.Concat(got[:12], expected)
+			var said wrongs
+			if alike(whole, got) {
+				said.fields(got, whole)
+			}
+			return fmt.Errorf("frame %d with %s: came as %s, want %s", i, strings.Join(said.words(), "; "), describe(got), describe(whole))
 		}
 		way[i] = top.label
 	}

@@ -1,9 +1,12 @@
 package mpls
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os/exec"
+
+	"golang.org/x/sys/unix"
 )
 
 // linux is the kernel's own MPLS, told by iproute2. It has one label space, no TC, and
@@ -17,7 +20,9 @@ func newLinux() (*rig, error) {
 		return nil, err
 	}
 	k := &linux{n}
-	if err := n.router().Sysctl("net.mpls.platform_labels", "1048576"); err != nil {
+	// What is popped to be looked up again comes in once more, by lo.
+	err = errors.Join(n.router().Sysctl("net.mpls.platform_labels", "1048575"), n.router().Sysctl("net.mpls.conf.lo.input", "1"))
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w; the kernel needs the module mpls_router", err), n.Close())
 	}
 	r, err := n.rig(k)
@@ -30,8 +35,11 @@ func newLinux() (*rig, error) {
 func (k *linux) name() string { return "kernel" }
 
 func (k *linux) offers(c trial) string {
-	if c.kernel == nil {
+	switch {
+	case c.kernel == nil:
 		return "`ip -f mpls route` has no words for it"
+	case c.rule == "O2" || c.rule == "O3":
+		return "it has no counters by label"
 	}
 	return ""
 }
@@ -70,6 +78,40 @@ func (k *linux) refuse(_ trial, line string) error {
 	return err
 }
 
-func (k *linux) reset(c trial) error                  { k.undoIP(k.lines(c)); return nil }
-func (k *linux) counters() (map[string]uint64, error) { return nil, nil }
-func (k *linux) close() error                         { return k.network.Close() }
+func (k *linux) reset(c trial) error { k.undoIP(k.lines(c)); return nil }
+func (k *linux) close() error        { return k.network.Close() }
+
+// counters are those of struct mpls_link_stats that count what did not go through, by device.
+func (k *linux) counters() (map[string]uint64, error) {
+	text, err := k.router().Run("ip", "-j", "stats", "show", "group", "afstats", "subgroup", "mpls")
+	if err != nil {
+		return nil, err
+	}
+	var devices []struct {
+		Name  string                       `json:"ifname"`
+		Stats map[string]map[string]uint64 `json:"mpls_stats"`
+	}
+	if err := json.Unmarshal([]byte(text), &devices); err != nil {
+		return nil, fmt.Errorf("ip stats show: %w", err)
+	}
+	flat := map[string]uint64{}
+	for _, d := range devices {
+		for way, counters := range d.Stats {
+			for name, n := range counters {
+				if name != "packets" && name != "bytes" {
+					flat["drops/"+way+"_"+name] += n
+				}
+			}
+		}
+	}
+	return flat, nil
+}
+
+// release names the kernel.
+func release() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "Linux"
+	}
+	return "Linux " + unix.ByteSliceToString(u.Release[:])
+}

@@ -12,8 +12,11 @@
 //
 // For the last, every case prints as JSON what the router must have been told; -configure
 // names a program that is given the same to do it. Single cases are run by -run
-// 'TestConformance/^T5$', whole kinds left out by -without. -write makes the page of
-// results, with the kernel run in a virtual machine.
+// 'TestConformance/^T5$', whole kinds left out by -without.
+//
+// docs/mpls-conformance.md has the results. A run against shunt fails if they are others than
+// those there; `make conformance` writes the page, for which it runs the kernel in a virtual
+// machine (page_test.go).
 //
 // The frames that are expected are dissected by scapy too (judge_test.go): this package's
 // own builder is not its only judge. All of it needs root, as raw sockets and labs do.
@@ -36,7 +39,8 @@ var (
 	hook       = flag.String("configure", "", "with -router none: program that reads a case as JSON and configures the router")
 	without    = flag.String("without", notYet, "leave out cases that need these, a comma between them")
 	resultFile = flag.String("results", "", "write the results to this file, as JSON")
-	page       = flag.String("write", "", "write the results, and those of the kernel in a virtual machine, to this page")
+	update     = flag.Bool("update", false, "write docs/mpls-conformance.md anew, of shunt as it is and of the kernel as it was kept")
+	guest      = flag.Bool("vm", false, "before, run the cases against Debian's kernel in a virtual machine, and keep what they come to")
 	patience   = flag.Duration("patience", 2*time.Second, "how long an expected frame may be under way")
 	seed       = flag.Uint64("seed", 1, "of TestFuzz")
 	frames     = flag.Int("frames", 20000, "of TestFuzz")

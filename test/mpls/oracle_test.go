@@ -261,13 +261,13 @@ func TestOracle(t *testing.T) {
 	agree := func(name string, least int, cases []trial) {
 		n := 0
 		for _, c := range cases {
-			v, words, err := r.judge(c, true)
+			found, err := r.judge(c, true)
 			if err != nil {
 				t.Fatal(err)
 			}
-			switch v {
+			switch found.Verdict {
 			case failed:
-				t.Errorf("%s: %s %s: %s", name, c.rule, c.name, words)
+				t.Errorf("%s: %s %s: %s", name, c.rule, c.name, found.Words)
 			case passed:
 				n++
 			}

@@ -137,93 +137,125 @@ const (
 // result is a line of the table.
 type result struct {
 	Rule, Clause, Name string
-	Verdict            verdict
-	Words              string
+	finding
+}
+
+// finding is what a case came to: words for who mends the router, brief ones for who wants
+// to know it.
+type finding struct {
+	Verdict      verdict
+	Words, Brief string
 }
 
 // judge plays a case and says what it came to. The error is of the harness itself.
-func (r *rig) judge(c trial, strict bool) (v verdict, words string, err error) {
+func (r *rig) judge(c trial, strict bool) (found finding, err error) {
 	if words := r.offers(c); words != "" {
-		return notOffered, words, nil
+		return finding{notOffered, words, ""}, nil
 	}
 	if err := r.configure(c); err != nil {
 		_ = r.reset(c) // of what there is; the rest cannot be taken away
-		return failed, "configuration: " + err.Error(), nil
+		return failure("configuration: "+err.Error(), "refuses the configuration: "+last(err.Error())), nil
 	}
 	defer func() { err = errors.Join(err, r.reset(c)) }()
 	for _, line := range r.refusals(c) {
 		if r.refuse(c, line) == nil {
-			return failed, "takes: " + line, nil
+			return failure("takes: "+line, ""), nil
 		}
 	}
 	before, err := r.counters()
 	if err != nil {
-		return failed, "counters: " + err.Error(), nil
+		return failure("counters: "+err.Error(), ""), nil
 	}
 	came, err := r.play(c)
 	if err != nil {
-		return failed, err.Error(), nil
+		return failure(err.Error(), ""), nil
 	}
-	v, words = r.compare(c, came, strict)
-	if v == failed || before == nil {
-		return v, words, nil
+	found = r.compare(c, came, strict)
+	if before == nil {
+		return found, nil
 	}
 	after, err := r.counters()
 	if err != nil {
-		return failed, "counters: " + err.Error(), nil
+		return failure("counters: "+err.Error(), ""), nil
+	}
+	if found.Verdict == failed {
+		found.Brief += dropsCounted(before, after)
+		return found, nil
 	}
 	for _, wrong := range []string{countersDiffer(c.counts, before, after), countersDiffer(c.levels, nil, after)} {
-		if wrong != "" && v == passed {
-			return failed, wrong, nil
+		if wrong != "" && found.Verdict == passed {
+			return failure(wrong, ""), nil
 		}
 	}
-	return v, words, nil
+	return found, nil
+}
+
+// failure has brief words only where the others are too long.
+func failure(words, brief string) finding {
+	if brief == "" {
+		brief = words
+	}
+	return finding{failed, words, brief}
+}
+
+// last is what an error ends with, which is what a command said.
+func last(words string) string {
+	parts := strings.Split(strings.TrimSpace(words), ": ")
+	return parts[len(parts)-1]
 }
 
 // compare holds what came against what was expected.
-func (r *rig) compare(c trial, came [2][][]byte, strict bool) (verdict, string) {
+func (r *rig) compare(c trial, came [2][][]byte, strict bool) finding {
 	if c.check != nil {
 		at := c.checked()
 		if other := came[at.other()]; len(other) > 0 {
-			return failed, fmt.Sprintf("came out of %s: %s", at.other(), describe(other[0]))
+			return failure(fmt.Sprintf("came out of %s: %s", at.other(), describe(other[0])), "")
 		}
 		if err := c.check(c.in, came[at]); err != nil {
-			return failed, err.Error()
+			brief, _, _ := strings.Cut(err.Error(), ": ")
+			return failure(err.Error(), brief)
 		}
-		return passed, ""
+		return finding{passed, "", ""}
 	}
 	differs := r.differs(c.out, came)
 	if differs == "" {
-		return passed, ""
+		return finding{passed, "", ""}
 	}
 	for _, o := range c.or {
 		if (o.ours || !strict) && r.differs(o.out, came) == "" {
-			return otherwise, o.words
+			return finding{otherwise, o.words, o.words}
 		}
 	}
-	return failed, differs
+	return failure(differs, r.brief(c.out, came))
 }
 
-// differs says what is missing and what is too much. The order of frames is not asked for:
-// some are forwarded by other parts of a router than others.
+// differs says what is missing and what is too much.
 func (r *rig) differs(want []frame, came [2][][]byte) string {
+	lost, rest := r.unmatched(want, came)
+	if len(lost) > 0 {
+		return missing(lost[0], r.place, rest[lost[0].at])
+	}
 	for _, at := range []port{a, b} {
-		rest := slices.Clone(came[at])
-		for _, f := range want {
-			if f.at != at {
-				continue
-			}
-			i := slices.IndexFunc(rest, func(got []byte) bool { return r.same(f, got) })
-			if i < 0 {
-				return missing(f, r.place, rest)
-			}
-			rest = slices.Delete(rest, i, i+1)
-		}
-		if len(rest) > 0 {
-			return fmt.Sprintf("%d too many at %s: %s", len(rest), at, describe(rest[0]))
+		if len(rest[at]) > 0 {
+			return fmt.Sprintf("%d too many at %s: %s", len(rest[at]), at, describe(rest[at][0]))
 		}
 	}
 	return ""
+}
+
+// unmatched are the frames that were to come and did not, and those that came and were not
+// to. Their order is not asked for: some are forwarded by other parts of a router than others.
+func (r *rig) unmatched(want []frame, came [2][][]byte) (lost []frame, rest [2][][]byte) {
+	rest = [2][][]byte{slices.Clone(came[a]), slices.Clone(came[b])}
+	for _, f := range want {
+		i := slices.IndexFunc(rest[f.at], func(got []byte) bool { return r.same(f, got) })
+		if i < 0 {
+			lost = append(lost, f)
+			continue
+		}
+		rest[f.at] = slices.Delete(rest[f.at], i, i+1)
+	}
+	return lost, rest
 }
 
 // missing says what a frame should have been, beside what came instead.
@@ -278,4 +310,22 @@ func countersDiffer(want map[string]int, before, after map[string]uint64) string
 		}
 	}
 	return ""
+}
+
+// dropsCounted are the counters of errors and drops that rose, where a router names them so.
+func dropsCounted(before, after map[string]uint64) string {
+	rose := map[string]uint64{}
+	for name, n := range after {
+		if counter, ok := strings.CutPrefix(name, "drops/"); ok && n > before[name] {
+			rose[counter] += n - before[name]
+		}
+	}
+	if len(rose) == 0 {
+		return ""
+	}
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(rose)) {
+		words = append(words, fmt.Sprintf("%s %d", name, rose[name]))
+	}
+	return " (counted: " + strings.Join(words, ", ") + ")"
 }

@@ -256,15 +256,15 @@ func TestHarness(t *testing.T) {
 			}
 		}()
 		for _, c := range trials() {
-			v, words, err := r.judge(c, true)
+			found, err := r.judge(c, true)
 			if err != nil {
 				t.Fatal(err)
 			}
-			switch {
-			case v == passed:
+			switch found.Verdict {
+			case passed:
 				n++
-			case v == failed:
-				wrong = append(wrong, fmt.Sprintf("%s %s: %s", c.rule, c.name, words))
+			case failed:
+				wrong = append(wrong, fmt.Sprintf("%s %s: %s", c.rule, c.name, found.Words))
 			}
 			if fault != "" && len(wrong) > 0 {
 				break

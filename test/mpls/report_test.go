@@ -9,28 +9,38 @@ import (
 // TestReport: the table and the page tell what happened, in few words where many lines have
 // the same.
 func TestReport(t *testing.T) {
-	ours := []result{
-		{"P1", "RFC 1", "one", passed, ""}, {"P1", "RFC 2", "two|three", failed, "came | went"},
-		{"T7", "RFC 3", "four", leftOut, "icmp: later"}, {"T7", "RFC 3", "five", notOffered, "no words"},
-	}
-	kernel := []result{{"P1", "RFC 1", "one", otherwise, "pipe"}, {"P1", "RFC 2", "two|three", passed, ""}}
-	text := table("shunt", ours)
+	ours := report{"shunt", []result{
+		{"P1", "RFC 1", "one", finding{passed, "", ""}}, {"P1", "RFC 2", "two|three", finding{failed, "came | went, to the byte", "came | went"}},
+		{"T7", "RFC 3", "four", finding{leftOut, "icmp: later", ""}}, {"T7", "RFC 3", "five", finding{notOffered, "no words", ""}},
+	}}
+	kernel := report{"Linux 6.12", []result{
+		{"P1", "RFC 1", "one", finding{otherwise, "pipe", "pipe"}}, {"P1", "RFC 2", "two|three", finding{passed, "", ""}},
+	}}
+	text := table("shunt", ours.Results)
 	for _, want := range []string{
-		"P1    RFC 1 one: pass\n", "two|three: FAIL (came | went)\n", "four: left out (icmp: later)\n",
+		"P1    RFC 1 one: pass\n", "two|three: FAIL (came | went, to the byte)\n", "four: left out (icmp: later)\n",
 		"4 cases: 1 pass, 1 FAIL, 1 not offered, 1 left out\n",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	text = markdown("shunt", ours, kernel)
+	text = markdown(ours, kernel)
 	for _, want := range []string{
-		"* shunt: 4 cases: 1 pass, 1 FAIL, 1 not offered, 1 left out\n* kernel: 2 cases: 1 pass, 1 pass, otherwise\n\n| rule |",
+		"| cases | shunt: pass | shunt: FAIL | shunt: not offered | shunt: left out | Linux: pass | Linux: pass, otherwise |\n",
+		"| TTL | 0 | 0 | 1 | 1 | 0 | 0 |\n", "| **all** | 1 | 1 | 1 | 1 | 1 | 1 |\n",
+		"## TTL\n\n| rule | clause | what is checked | shunt | Linux 6.12 |\n",
+		"| **P2** | RFC 3032 §2.1 | **S is set in exactly the last entry** | | |\n",
 		"| P1 | RFC 1 | one | pass | pass, otherwise: pipe |\n", `| P1 | RFC 2 | two\|three | FAIL: came \| went | pass |` + "\n",
-		"| T7 | RFC 3 | four | left out |  |\n", "| T7 | RFC 3 | five | not offered |  |\n",
+		"| T7 | RFC 3 | four | left out: icmp: later |  |\n", "| T7 | RFC 3 | five | not offered |  |\n",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	for _, r := range rules {
+		if n := strings.Count(text, "\n| **"+r.id+"** | "); n != 1 {
+			t.Errorf("%s is there %d times", r.id, n)
 		}
 	}
 }
