@@ -21,7 +21,7 @@ BENCHES := firewall flows rules tcp connections instructions changes attacks lab
 # The cases of `shunt bench instructions` that are ours to change.
 OURS := shunt-xdp shunt-xdp6 shunt-tc shunt-tax
 
-.PHONY: help deps go root generate build test test-vm conformance change chaos fuzz demo bench bench-check bench-baseline lint fmt clean
+.PHONY: help deps go root generate build test test-vm interop conformance change chaos fuzz demo bench bench-check bench-baseline lint fmt clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,6 +59,9 @@ test: root build lint ## check and test everything, Debian's kernels in short; n
 
 test-vm: root build ## run all of e2e and twin under Debian's kernel 6.12, emulated; minutes
 	go test -count=1 -v -timeout 1h ./test/vm -full
+
+interop: root build ## send a million packets over paths of shunt's and the kernel's MPLS, in Debian's kernel 6.12, emulated; ten minutes
+	go test -count=1 -v -timeout 1h ./test/vm -run TestSuites -suite interop
 
 conformance: root build ## write docs/mpls-conformance.md: every MPLS case, of shunt and of Debian's kernel 6.12, emulated; minutes
 	go test -count=1 -v -timeout 30m ./test/mpls -run 'TestConformance$$' -vm -update

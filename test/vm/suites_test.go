@@ -5,8 +5,9 @@
 //	go test -v -timeout 1h ./test/vm -full     all of them: `make test-vm`
 //	go test -v ./test/vm -suite e2e -tests X   those that match, as -run says it
 //	go test -v ./test/vm -suite change         every kind of change, once
+//	go test -v ./test/vm -suite interop        paths of shunt's and the kernel's label switching
 //
-// The suites are those of test/e2e, test/twin and test/change, unchanged: compiled here, run there as
+// The suites are those of test/e2e, test/twin, test/change and test/interop, unchanged: compiled here, run there as
 // root. In the guest a second is a thousand million instructions, however busy this machine
 // is, so deadlines mean the same in every run. It takes about ten times as long as here.
 //
@@ -32,18 +33,19 @@ import (
 
 var (
 	full  = flag.Bool("full", false, "run all tests of the suites")
-	suite = flag.String("suite", "", "run tests of this suite only: e2e, twin or change")
+	suite = flag.String("suite", "", "run tests of this suite only: e2e, twin, change or interop")
 	tests = flag.String("tests", "", "with -suite: those that match")
 )
 
-// run is a suite, or a part of it, in a guest.
-type run struct{ suite, flags string }
+// run is a suite, or a part of it, in a guest; flags are words for the shell.
+type run struct{ suite, tests, flags string }
 
 // short has of each suite what shows most in a minute: NAT of all protocols, by XDP and by
-// TC; and what shunt must leave to others.
+// TC; what shunt must leave to others; labels that the kernel made and takes.
 var short = map[string][]run{"short": {
-	{"twin", "-test.run=^TestTwins$/^masquerade$/^wire$"},
-	{"e2e", "-test.run=^(TestPortTaken|TestStatelessRewrite)$"},
+	{"twin", "-test.run=^TestTwins$/^masquerade$/^wire$", ""},
+	{"e2e", "-test.run=^(TestPortTaken|TestStatelessRewrite)$", ""},
+	{"interop", "-test.run=^TestPaths$/shunt/[13]", "-packets=300"},
 }}
 
 // slower are flags for suites that send at a rate: a guest has a tenth of the breath.
@@ -55,8 +57,8 @@ const longest = "^TestTrafficSurvives$"
 // all are two guests, one for each of two processors. Random traffic is not for them: what
 // differs between kernels, and a frame that does, is found here.
 var all = map[string][]run{
-	"one": {{"twin", "-test.skip=^TestFuzz$"}, {"e2e", "-test.run=" + longest}},
-	"two": {{"e2e", "-test.skip=" + longest}},
+	"one": {{"twin", "-test.skip=^TestFuzz$", ""}, {"e2e", "-test.run=" + longest, ""}},
+	"two": {{"e2e", "-test.skip=" + longest, ""}},
 }
 
 func TestSuites(t *testing.T) {
@@ -66,7 +68,7 @@ func TestSuites(t *testing.T) {
 	guests, limit := short, 10*time.Minute
 	switch {
 	case *suite != "":
-		guests, limit = map[string][]run{*suite: {{*suite, "-test.run=" + *tests}}}, 40*time.Minute
+		guests, limit = map[string][]run{*suite: {{*suite, "-test.run=" + *tests, slower[*suite]}}}, 40*time.Minute
 	case *full:
 		guests, limit = all, 40*time.Minute
 	}
@@ -102,6 +104,7 @@ exec cp "${0%/*}/$from" "$to"
 		"twin.test":     {"test", "-c", "shunt/test/twin"},
 		"e2e.test":      {"test", "-c", "shunt/test/e2e"},
 		"change.test":   {"test", "-c", "shunt/test/change"},
+		"interop.test":  {"test", "-c", "shunt/test/interop"},
 		"shunt":         {"build", "shunt/cmd/shunt"},
 		"shunt-upgrade": {"build", "-ldflags=-s -w -X main.e2e=upgrade", "shunt/cmd/shunt"},
 	} {
@@ -128,7 +131,7 @@ func play(t *testing.T, bin, name string, runs []run, limit time.Duration) {
 	}
 	var script strings.Builder
 	for _, r := range runs {
-		fmt.Fprintf(&script, "(cd '%s/test/%s' && '%s/%s.test' -test.v '%s' %s) || code=1\n", top, r.suite, bin, r.suite, r.flags, slower[r.suite])
+		fmt.Fprintf(&script, "(cd '%s/test/%s' && '%s/%s.test' -test.v '%s' %s) || code=1\n", top, r.suite, bin, r.suite, r.tests, r.flags)
 	}
 	var out bytes.Buffer
 	o := vm.Options{
