@@ -17,7 +17,7 @@
 #include <linux/types.h>
 
 enum abi {
-	ABI_VERSION = 5,
+	ABI_VERSION = 6,
 	WAYS = 2,		/* slots in a bucket */
 	MAX_PORTS = 256,	/* attached interfaces, and rows of counters per stage */
 	SIGHTINGS = 32,		/* sighted packets under way per CPU */
@@ -29,6 +29,8 @@ enum abi {
 	SOURCE_BITS = 16,	/* of the number by which a source's slots are counted */
 	BUCKETS = 16,		/* in the object; the daemon makes the table as large as it is told to */
 	SAMPLES = 256,		/* remembered packets without a slot, per CPU: the hash has 8 bits */
+	IMPOSER_TX = MAX_PORTS,	/* index in the devmap of where IP packets get their labels */
+	LSPS = 1 << 20,		/* prefixes of a family that get labels */
 };
 
 /*
@@ -136,6 +138,7 @@ enum reason {
 	REASON_MPLS_ORPHANED,		/* the daemon is dead for longer than labels may live */
 	REASON_MPLS_EGRESS_GONE,
 	REASON_MPLS_NO_ROOM,		/* the driver leaves none in front of the frame */
+	REASON_MPLS_IMPOSED,		/* an IP packet, which goes on with labels */
 	REASONS,
 };
 
@@ -153,6 +156,7 @@ enum slot_flag {
 	SLOT_NAT = 8,			/* addresses or ports differ */
 	SLOT_CT = 16,			/* conntrack knows the flow */
 	SLOT_PAIRED = 32,		/* new addresses, ports and oif are known: so is the reverse key */
+	SLOT_LSP = 64,			/* its packets get labels (lsp.h): XDP sends them to where that is done */
 };
 
 enum port_flag {
@@ -287,6 +291,18 @@ struct control {
 	struct rate rates[RATES];	/* by reason */
 	__u32 source_flows;		/* slots that one source may hold; 0: any number */
 	__u32 label_hold;		/* jiffies that labels are switched with the daemon dead */
+	__u32 imposer;			/* ifindex of where IP packets get their labels; 0: none do */
+	__u32 zero;
+};
+
+/* IP addresses that begin alike, as a longest prefix match takes them. */
+struct prefix4 {
+	__u32 bits;			/* of which so many count */
+	__u32 addr;
+};
+struct prefix6 {
+	__u32 bits;
+	__u32 addr[4];
 };
 
 /* Counters per CPU, stage and ifindex % MAX_PORTS. */

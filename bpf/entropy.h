@@ -51,13 +51,15 @@ static __always_inline __u64 mix_packet(__u64 h, const void *data, const void *e
 /* Once more, so that each bit of the sum is in each bit of the answer. */
 static __always_inline __u32 done(__u64 h) { return mix(h, 0) >> 32; }
 
-/* Of the frame as it came in. Not static, as dscp_below() is not. */
-__noinline __u32 hash_of(struct xdp_md *ctx)
+/* Of the frame as it came in, an IP packet if it is `bare`. Not static, as dscp_below() is not. */
+__noinline __u32 hash_of(struct xdp_md *ctx, __u32 bare)
 {
 	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 at = ETH_HLEN + nothing(), lse;
 	__u64 h = 0;
 
+	if (bare)
+		return done(mix_packet(h, data, end, at));
 	for (int i = 0; i < LABEL_DEEP && lse_at(data, end, at, &lse); i++) {
 		at += LSE;
 		if (label_in(lse) == ELI && !(lse & BOTTOM))	/* what follows it says all */

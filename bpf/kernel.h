@@ -27,9 +27,15 @@ struct inet6_dev { struct ipv6_devconf cnf; } CORE;
 struct net_device {
 	unsigned int mtu;
 	int ifindex;
+	const unsigned char *dev_addr;
 	possible_net_t nd_net;
 	struct inet6_dev *ip6_ptr;
 } CORE;
+
+/* net/sock.h */
+struct sock_common { unsigned short skc_family; } CORE;
+struct sock { struct sock_common __sk_common; } CORE;
+enum { AF_PACKET = 17 };
 
 /* linux/skbuff.h */
 struct sk_buff {

@@ -331,8 +331,9 @@ static __always_inline enum reason learn_header(const struct sighting *g, const 
 	return REASON_LEARNED;
 }
 
+/* `lsp`: the packet gets labels from here, and may be so long for that; 0: it gets none. */
 static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *k, struct sighting *g,
-					 struct slot *s)
+					 struct slot *s, __u32 lsp)
 {
 	__u32 iif = port_of(&g->key), oif = skb->ifindex;
 	struct frame f = {};
@@ -356,8 +357,8 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 		return REASON_OLD_GENERATION;
 	if (!in || !out)
 		return REASON_PORT_UNKNOWN;
-	both = in->flags & PORT_XDP_RX && out->flags & PORT_XDP_TX;
-	l.rw.tx = out->tx;	/* now: the kernel may give the element to another port */
+	both = in->flags & PORT_XDP_RX && (lsp || out->flags & PORT_XDP_TX);
+	l.rw.tx = lsp ? IMPOSER_TX : out->tx;	/* now: the kernel may give the element to another port */
 	if (skb->vlan_present)
 		return REASON_ENCAPSULATED;
 	reason = parse_ethernet(&f);
@@ -380,6 +381,10 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 	if (reason != REASON_LEARNED)
 		return reason;
 	l.mtu = learn_mtu(k, f.family);
+	if (lsp) {
+		l.flags |= SLOT_LSP;
+		l.mtu = lsp < l.mtu ? lsp : l.mtu;
+	}
 	if (both && !g->partial && !g->gso)
 		l.flags |= SLOT_XDP;
 	reason = slot_arm(s, skb, g, &l);

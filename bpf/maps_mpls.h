@@ -25,6 +25,23 @@ struct {
 	});
 } label_spaces SEC(".maps");
 
+/* FTN: the NHLFE of IP packets, by the longest prefix of their destination. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, LSPS);
+	__type(key, struct prefix4);
+	__type(value, __u32);
+} ftns4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, LSPS);
+	__type(key, struct prefix6);
+	__type(value, __u32);
+} ftns6 SEC(".maps");
+
 /* The row of `nhlfes` that each NHLFE is in now. */
 __u32 nhlfe_rows[2] SEC(".data.nhlfe_rows");
 struct nhlfe nhlfes[2] SEC(".data.nhlfes");

@@ -12,6 +12,7 @@
 #include "verdict.h"
 #include "mpls.h"
 #include "relabel.h"
+#include "impose.h"
 
 enum { SWAP = NHLFE_SEND | NHLFE_SWAP << 8 | 1 << 16 | 1 << 24 };	/* and nothing else */
 

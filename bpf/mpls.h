@@ -46,6 +46,7 @@ struct walk {
 	__u32 pops;		/* to be done */
 	__u32 family;		/* of the payload, as an explicit null says; 0: any */
 	__u32 octets;		/* of labels and payload, as they came in */
+	__u32 bare;		/* it came in without labels, its TTL counted down (impose.h) */
 	const struct nhlfe *n;	/* what is to be done; 0: look up */
 };
 
@@ -266,7 +267,7 @@ static __always_inline enum reason choose(struct xdp_md *ctx, struct walk *w)
 		else
 			key = handed(w, key);
 	} else if (w->n->end == NHLFE_BY_HASH) {
-		key = hash_of(ctx);
+		key = hash_of(ctx, w->bare);
 	} else if (w->exposed) {
 		key = tc_in(w->lse);
 	}

@@ -78,6 +78,8 @@ static __always_inline enum reason judge_ttl(const struct walk *w, struct relabe
 	enum reason reason;
 	__u32 ttl = r->ttl;
 
+	if (w->bare)
+		return ttl ? REASON_HIT : REASON_MPLS_TTL_ZERO;
 	if (w->model != NONE && !n->pushes) {	/* penultimate hop: the label's own is checked in any model */
 		ttl = ttl_in(w->popped);
 		reason = lower(&ttl);
@@ -132,7 +134,7 @@ static __noinline enum reason judge(struct xdp_md *ctx, const struct walk *w, st
 		r->dscp = dscp;
 	}
 	if (n->needs & NEED_HASH)
-		r->hash = hash_of(ctx);
+		r->hash = hash_of(ctx, w->bare);
 	if (n->flags & NHLFE_SWAP) {
 		r->at += LSE;
 		r->bottom = w->lse & BOTTOM;

@@ -10,6 +10,7 @@
 #include "edit.h"
 #include "sight.h"
 #include "learn.h"
+#include "lsp.h"
 #include "sample.h"
 #include "meter.h"
 
@@ -281,10 +282,10 @@ int shunt_after_xdp(struct __sk_buff *skb)
 	return leave(c, REASON_JUDGED, NEXT);
 }
 
-static __noinline int egress_sighted(struct __sk_buff *skb, struct sighting *g, struct tally *c)
+static __noinline int egress_sighted(struct __sk_buff *skb, struct sighting *g, struct tally *c, __u32 lsp)
 {
 	struct slot *s = slot_at(g->bucket, g->way);
-	enum reason reason = learn(skb, bpf_cast_to_kern_ctx(skb), g, s);
+	enum reason reason = learn(skb, bpf_cast_to_kern_ctx(skb), g, s, lsp);
 
 	if (reason == REASON_SLOT_LOST)
 		sample_keep(&g->key, &g->in6, about(reason, 0, 0));
@@ -295,6 +296,27 @@ static __noinline int egress_sighted(struct __sk_buff *skb, struct sighting *g, 
 	return leave(c, reason, NEXT);
 }
 
+/* Some packets get labels: those go to the imposer, which is what XDP repeats for their flow. */
+static __always_inline int egress_to_lsp(struct __sk_buff *skb, struct sk_buff *k, struct sighting *g, struct tally *c,
+					 __u32 cpu)
+{
+	__u32 lsp = lsp_of(skb);
+	int verdict = NEXT;
+
+	if (g->skb == (__u64)k) {
+		g->skb = 0;
+		verdict = egress_sighted(skb, g, c, lsp);
+	} else {
+		leave(c, REASON_UNSIGHTED, NEXT);
+	}
+	if (!lsp)
+		return verdict;
+	/* a flow's packets queue behind one another, whichever way they come (skb_tx_hash(), veth_select_rxq()) */
+	if (!k->sk)
+		skb->queue_mapping = cpu + 1;
+	return bpf_redirect(ctl.imposer, 0);
+}
+
 SEC("tcx/egress")
 int shunt_egress(struct __sk_buff *skb)
 {
@@ -303,10 +325,12 @@ int shunt_egress(struct __sk_buff *skb)
 	struct sighting *g = sighting_of(cpu, k);
 	struct tally *c = tally_of(cpu, STAGE_TC_EGRESS, skb->ifindex);
 
+	if (rarely(ctl.imposer))
+		return egress_to_lsp(skb, k, g, c, cpu);
 	if (mostly(g->skb != (__u64)k))
 		return leave(c, REASON_UNSIGHTED, NEXT);
 	g->skb = 0;
-	return egress_sighted(skb, g, c);
+	return egress_sighted(skb, g, c, 0);
 }
 
 /* bpf2go emits an enum only if the object refers to it. */

@@ -24,8 +24,7 @@ func (e *env) mplsCommand() *cobra.Command {
 		Use:   "mpls TABLE",
 		Short: "Switch labels: change and show the tables",
 		Long: `Labels are switched by the tables of RFC 3031: ilm says which NHLFE an incoming label has,
-nhlfe what is done with the packet, ftn which IP packets get labels in the first place
-(which the data path does not do: adding one is refused). Each
+nhlfe what is done with the packet, ftn which IP packets get labels in the first place. Each
 port takes labels only after its space is set. Every change is made whole, under traffic,
 or not at all; "apply" makes many changes as one. docs/mpls.md has examples.`,
 		Example: `  shunt mpls space set eth0 0
@@ -148,7 +147,9 @@ func (e *env) mplsFTN() *cobra.Command {
 		Short: "IP packets that get labels",
 		Long: `Says which NHLFE packets to a prefix get, the longest prefix counting: those that the kernel
 forwards, and this router's own. The NHLFE's list has no pop and no swap. "del" takes no nhlfe.
-The data path of this version switches labelled packets alone: it refuses every entry of ftn.`,
+The packets are those that leave by a port of shunt's, forwarded or of this host's own, once the
+kernel has routed them and its rules have had their say: the longest prefix of where they go counts.
+A prefix whose NHLFE is "deliver" is left as it is, within one that is not.`,
 		Example: `  shunt mpls ftn add 192.0.2.0/24 nhlfe 7
   shunt mpls ftn add 2001:db8::/32 nhlfe 7
   shunt mpls ftn del 192.0.2.0/24`,

@@ -93,7 +93,7 @@ func Run(ctx context.Context, cfg config.Config, paths config.Paths) error {
 	err = d.serve(ctx)
 	switch {
 	case d.stopped():
-		return errors.Join(err, d.plane.Remove(), d.plane.Close(), place.remove())
+		return errors.Join(err, d.plane.Remove(), d.plane.Close(), removePair(), place.remove())
 	case !d.ready:
 		if !d.plane.TookOver {
 			err = errors.Join(err, d.plane.Remove())

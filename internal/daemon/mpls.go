@@ -44,6 +44,7 @@ type labels struct {
 	ways    ways
 	spaces  map[string]dataplane.LabelPort // as the data path has them, by port
 	byTC    map[dataplane.LabelKey]bool    // labels with entries for single TCs
+	imposer dataplane.Imposer              // where IP packets get labels, as the data path has it
 	unsure  bool                           // what is in force: an update and its undoing both failed
 	inUse   inUse
 	failed  string // what the log was told last
@@ -74,6 +75,11 @@ func (l *labels) begin(path string, kernel resolver) error {
 		return fmt.Errorf("labels: %w; remove %s to begin with empty tables", err, path)
 	}
 	l.notice(nil, l.byName())
+	if !l.table.Imposes() {
+		if err := kernel.RemovePair(); err != nil { // of an earlier daemon
+			return err
+		}
+	}
 	l.journal, err = newJournal(path, l.everything())
 	return err
 }

@@ -51,7 +51,7 @@ func (p *fakePlane) clear() {
 
 func (p *fakePlane) LabelStats() (dataplane.LabelStats, error) { return p.stats, nil }
 
-func (p *fakePlane) LabelHash([]byte) uint32 { return 0 }
+func (p *fakePlane) LabelHash([]byte, bool) uint32 { return 0 }
 
 func (p *fakePlane) UpdateLabels(u *dataplane.LabelUpdate) error {
 	p.mu.Lock()
@@ -179,6 +179,7 @@ type fakeKernel struct {
 	links      map[string]kernel.Link
 	neighbours map[netip.Addr]kernel.Neighbour
 	used       map[netip.Addr]int
+	pair       int // ifindex of the outer end; 0: it is not there
 	err        error
 }
 
@@ -202,6 +203,22 @@ func (k *fakeKernel) Use(_ int, addr netip.Addr) error {
 	defer k.mu.Unlock()
 	k.used[addr]++
 	return k.err
+}
+
+func (k *fakeKernel) MakePair() (outer, inner int, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.pair == 0 {
+		k.pair = 100
+	}
+	return k.pair, k.pair + 1, k.err
+}
+
+func (k *fakeKernel) RemovePair() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.pair = 0
+	return nil
 }
 
 // change changes the kernel.

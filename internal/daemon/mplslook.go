@@ -102,6 +102,9 @@ func (l *labels) lookAgain(f found) {
 	err := l.lookAt(f)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if err == nil && f.all {
+		err = l.lookAtImposer()
+	}
 	if err == nil && l.unsure {
 		err = l.putAll()
 	}
@@ -170,7 +173,7 @@ func (l *labels) lookAt(f found) error {
 
 // takeOver puts in force what a look has found and is new. The caller holds mu.
 func (l *labels) takeOver(seen map[wayOut]way, ports map[string]dataplane.LabelPort) error {
-	p := putting{labels: l, spaces: map[string]dataplane.LabelPort{}}
+	p := putting{labels: l, spaces: map[string]dataplane.LabelPort{}, update: dataplane.LabelUpdate{Imposer: l.imposer}}
 	next := map[*way]way{}
 	for key, now := range seen {
 		w := l.ways.at[key]

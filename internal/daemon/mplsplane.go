@@ -14,8 +14,9 @@ type labelPlane interface {
 	UpdateLabels(*dataplane.LabelUpdate) error
 	// LabelStats reads all counters.
 	LabelStats() (dataplane.LabelStats, error)
-	// LabelHash is the number by which a packet with labels has its way chosen.
-	LabelHash(packet []byte) uint32
+	// LabelHash is the number by which a packet has its way chosen, as it came in: with labels or
+	// without.
+	LabelHash(packet []byte, labelled bool) uint32
 }
 
 // resolver is what the kernel knows of ways out: kernel.Resolver.
@@ -23,4 +24,7 @@ type resolver interface {
 	Link(name string) (kernel.Link, error)
 	Neighbour(index int, addr netip.Addr) (kernel.Neighbour, error)
 	Use(index int, addr netip.Addr) error
+	// MakePair makes the veth pair in which IP packets get labels, or finds it.
+	MakePair() (outer, inner int, err error)
+	RemovePair() error
 }

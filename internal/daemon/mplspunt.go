@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
 
 	"shunt/internal/dataplane"
@@ -28,6 +29,10 @@ type labelSocket interface {
 	Hear(buffer []byte) (n, index int, err error)
 	Send(index int, to net.HardwareAddr, etherType uint16, packet []byte) error
 	Route(to netip.Addr, packet []byte) error
+
+	ListenPair(index int) error
+	HearPair(buffer []byte) (n int, err error)
+	Speaker(to netip.Addr) (netip.Addr, error)
 }
 
 // punts are the labelled packets that the data path passes up, as it cannot do itself what is
@@ -35,8 +40,10 @@ type labelSocket interface {
 // router alert label. What is to become of a packet is asked of the table's own reading, and must
 // be what the data path found; anything else is not touched, for it was not passed up for that.
 //
-// Its goroutine (serve) owns all but sent, which labels.mu guards.
+// Two goroutines (serve) hear labelled packets, and IP packets that were to get labels. Which of them
+// has one holds busy, which guards all but sent: that labels.mu does.
 type punts struct {
+	busy      sync.Mutex
 	labels    *labels
 	socket    labelSocket
 	addresses func() (map[int][]netip.Prefix, error)
@@ -108,21 +115,39 @@ func (p *punts) serve(ctx context.Context) {
 	if p == nil {
 		return
 	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		p.hear(ctx, func(buffer []byte) (func() error, error) {
+			n, err := p.socket.HearPair(buffer)
+			return func() error { return p.takeIP(buffer[:n]) }, err
+		})
+	})
+	p.hear(ctx, func(buffer []byte) (func() error, error) {
+		n, index, err := p.socket.Hear(buffer)
+		return func() error { return p.take(index, buffer[:n]) }, err
+	})
+	all.Wait()
+}
+
+// hear waits for packets, and deals with one after the other, no faster than it may.
+func (p *punts) hear(ctx context.Context, next func(buffer []byte) (deal func() error, err error)) {
 	buffer := make([]byte, 1<<17)
 	for ctx.Err() == nil {
-		n, index, err := p.socket.Hear(buffer)
+		deal, err := next(buffer)
 		if errors.Is(err, os.ErrClosed) {
 			return
 		}
+		p.busy.Lock()
 		for !p.read.Take(time.Now()) {
 			time.Sleep(time.Millisecond)
 		}
 		if err == nil {
-			err = p.take(index, buffer[:n])
+			err = deal()
 		}
 		if err != nil {
 			p.complain(err)
 		}
+		p.busy.Unlock()
 	}
 }
 
@@ -183,16 +208,7 @@ func (p *punts) verdict(index int, packet []byte) (v punted, ok bool) {
 	if space < 0 {
 		return v, false
 	}
-	env := lfib.Env{
-		Hash: func(packet []byte, _ bool) uint32 { return l.plane.LabelHash(packet) },
-		Adjacency: func(s *lfib.Send) (int, bool) {
-			w := l.ways.at[wayOutOf(s)]
-			if w == nil || w.now.Index == 0 {
-				return 0, false
-			}
-			return w.now.MTU, true
-		},
-	}
+	env := l.env()
 	v.Verdict = l.table.Switch(lfib.Space(space), packet, env)
 	v.before = len(v.Labels)
 	ok = v.Reason == lfib.Expired || v.Reason == lfib.OverMTU
@@ -204,6 +220,20 @@ func (p *punts) verdict(index int, packet []byte) (v punted, ok bool) {
 		v.to = l.ways.at[wayOutOf(v.Send)].now
 	}
 	return v, ok
+}
+
+// env is how the data path would see it. The caller holds mu.
+func (l *labels) env() lfib.Env {
+	return lfib.Env{
+		Hash: l.plane.LabelHash,
+		Adjacency: func(s *lfib.Send) (int, bool) {
+			w := l.ways.at[wayOutOf(s)]
+			if w == nil || w.now.Index == 0 {
+				return 0, false
+			}
+			return w.now.MTU, true
+		},
+	}
 }
 
 // goesOn counts a packet of so many bytes that is not lost after all: what the data path, which
@@ -255,11 +285,16 @@ func (p *punts) tooBig(index int, packet []byte, v *punted) error {
 	if out.DontFragment() {
 		return p.answer(index, in, func(from netip.Addr) []byte { return punt.TooBig(in, v.MTU-len(out.Stack), from) })
 	}
+	p.goesOn(v, len(packet))
+	return p.cut(v, out)
+}
+
+// cut sends a packet in parts.
+func (p *punts) cut(v *punted, out punt.Packet) error {
 	parts := out.Fragments(v.MTU)
 	if len(parts) == 0 {
 		return nil
 	}
-	p.goesOn(v, len(packet))
 	if err := p.send(v, parts...); err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 // fakeSocket notes what is sent.
 type fakeSocket struct {
 	listens []int
+	pair    int
 	route   error
 	send    error
 	went    []string
@@ -31,6 +32,12 @@ type fakeSocket struct {
 func (s *fakeSocket) Listen(indexes []int) error { s.listens = indexes; return nil }
 
 func (s *fakeSocket) Hear([]byte) (int, int, error) { return 0, 0, os.ErrClosed }
+
+func (s *fakeSocket) ListenPair(index int) error { s.pair = index; return nil }
+
+func (s *fakeSocket) HearPair([]byte) (int, error) { return 0, os.ErrClosed }
+
+func (s *fakeSocket) Speaker(to netip.Addr) (netip.Addr, error) { return to.Next(), nil }
 
 func (s *fakeSocket) Send(index int, to net.HardwareAddr, etherType uint16, packet []byte) error {
 	if s.send != nil {

@@ -23,11 +23,14 @@ func (l *labels) put(t *lfib.Touched, whole bool) error {
 		return err
 	}
 	p.rest(t)
+	if err := p.impose(); err != nil {
+		return err
+	}
 	if err := l.plane.UpdateLabels(&p.update); err != nil {
 		return err
 	}
 	p.inForce()
-	return nil
+	return l.imposed(p.update.Imposer)
 }
 
 // putAll puts everything in force, and takes away what is not in the table.

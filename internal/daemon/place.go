@@ -85,12 +85,12 @@ func (p *place) close() { p.lock.Close() }
 // CleanUp removes what a dead daemon left. It refuses while one lives.
 func CleanUp(paths config.Paths) error {
 	if _, err := os.Stat(paths.State); errors.Is(err, os.ErrNotExist) {
-		return dataplane.Remove(paths.BPFFS)
+		return errors.Join(dataplane.Remove(paths.BPFFS), removePair())
 	}
 	place, err := enter(paths)
 	if err != nil {
 		return err
 	}
 	defer place.close()
-	return errors.Join(dataplane.Remove(paths.BPFFS), place.remove())
+	return errors.Join(dataplane.Remove(paths.BPFFS), removePair(), place.remove())
 }

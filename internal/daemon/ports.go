@@ -50,7 +50,7 @@ func (d *Daemon) review(first bool) error {
 	there := map[int]bool{}
 	var want []dataplane.Attach
 	for _, l := range links {
-		if !d.cfg.Wants(l.Name) {
+		if !d.wants(l) {
 			continue
 		}
 		p := d.meet(l)
@@ -82,6 +82,11 @@ func (d *Daemon) review(first bool) error {
 	}
 	d.show()
 	return nil
+}
+
+// wants leaves out what this daemon makes itself.
+func (d *Daemon) wants(l kernel.Link) bool {
+	return d.cfg.Wants(l.Name) && l.Name != kernel.PairOuter && l.Name != kernel.PairInner
 }
 
 func indexes(want []dataplane.Attach) (list []int) {
@@ -168,7 +173,7 @@ func (d *Daemon) hooksChanged() {
 // taken is the error for the first wanted port that has somebody else's XDP program.
 func (d *Daemon) taken(links []kernel.Link) error {
 	for _, l := range links {
-		if !d.cfg.Wants(l.Name) || l.XDP == kernel.XDPNone || d.ownXDP(l) {
+		if !d.wants(l) || l.XDP == kernel.XDPNone || d.ownXDP(l) {
 			continue
 		}
 		no := policy.Decide(policy.Port{Link: l}, policy.Mode(d.cfg.XDPFor(l.Name)))

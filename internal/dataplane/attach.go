@@ -59,6 +59,9 @@ func (p *Plane) adoptLinks() error {
 	for _, e := range entries {
 		path := p.pin("links", e.Name())
 		num, kind, _ := strings.Cut(e.Name(), "-")
+		if kind == imposerKind { // goes on by an earlier daemon's tables, too
+			continue
+		}
 		index, err := strconv.Atoi(num)
 		prog := p.program(kind, index)
 		if err != nil || prog == nil {

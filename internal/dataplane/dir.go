@@ -90,6 +90,7 @@ const removing = 2
 func (p *Plane) retire() {
 	var c tcControl
 	p.setWord(unsafe.Offsetof(c.Paused), removing)
+	p.setWord(unsafe.Offsetof(c.Imposer), 0)
 	p.Bump() // a hit asks for the generation alone
 	grace()
 }

@@ -11,10 +11,16 @@ const (
 	labelExtension = 15
 )
 
-// LabelHash is the number that the data path makes of a labelled packet as it came in, behind its
-// Ethernet header: hash_of() of bpf/entropy.h. Ways that are chosen by hash, and entropy labels,
-// go by it.
-func (l *Labels) LabelHash(packet []byte) uint32 { return hasher(l.plane.control().Mix).packet(packet) }
+// LabelHash is the number that the data path makes of a packet as it came in, behind its Ethernet
+// header, with labels or without: hash_of() of bpf/entropy.h. Ways that are chosen by hash, and
+// entropy labels, go by it.
+func (l *Labels) LabelHash(packet []byte, labelled bool) uint32 {
+	m := hasher(l.plane.control().Mix)
+	if !labelled {
+		return m.done(m.ip(0, packet))
+	}
+	return m.packet(packet)
+}
 
 // hasher is the multiplier.
 type hasher uint64

@@ -14,8 +14,9 @@ import (
 type Labels struct {
 	plane   *Plane
 	size    LabelSizes
-	mu      sync.Mutex // guards tables
+	mu      sync.Mutex // guards tables and gate
 	tables  *tables
+	gate    gate
 	refused error // why there are none
 }
 
@@ -27,19 +28,17 @@ func (p *Plane) Labels(size LabelSizes) *Labels { return &Labels{plane: p, size:
 func (l *Labels) UpdateLabels(u *LabelUpdate) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, f := range u.FTN {
-		if f.NHLFE != 0 {
-			return fmt.Errorf("ftn %s: this data path puts no IP packets into LSPs, it switches labelled ones: take it out", f.Prefix)
-		}
-	}
 	if l.refused != nil {
 		return l.refused
+	}
+	if err := l.closeGate(u); err != nil {
+		return err
 	}
 	if l.tables != nil && !u.Whole {
 		if err := l.tables.update(u); err != nil {
 			return err
 		}
-		return l.use()
+		return l.use(u)
 	}
 	fresh, err := l.plane.newTables(l.size)
 	if err != nil && u.nothing() {
@@ -55,7 +54,8 @@ func (l *Labels) UpdateLabels(u *LabelUpdate) error {
 	}
 	old := l.tables
 	l.tables = fresh
-	err = l.use()
+	clear(l.gate.told)
+	err = l.use(u)
 	if old != nil {
 		old.close()
 	}
@@ -65,13 +65,20 @@ func (l *Labels) UpdateLabels(u *LabelUpdate) error {
 // Program is the XDP program of ports that have a label space, for tests of the data path.
 func (l *Labels) Program() *ebpf.Program { return l.tables.program() }
 
-// use has the ports with a label space go by the tables, and all others by IP alone.
-func (l *Labels) use() error {
+// Imposition is the XDP program by which IP packets get labels, for tests of the data path.
+func (l *Labels) Imposition() *ebpf.Program { return l.tables.coll.Programs["shunt_impose"] }
+
+// use has the ports with a label space go by the tables that an update is in, all others by IP
+// alone, and what leaves the kernel by its prefixes.
+func (l *Labels) use(u *LabelUpdate) error {
 	want := map[int]*ebpf.Program{}
 	for index := range l.tables.ports {
 		want[index] = l.tables.program()
 	}
-	return l.plane.giveXDP(want)
+	if err := l.plane.giveXDP(want); err != nil {
+		return err
+	}
+	return l.openGate(u)
 }
 
 func (u *LabelUpdate) nothing() bool {
@@ -115,10 +122,21 @@ func (l *tables) update(u *LabelUpdate) error {
 			return err
 		}
 	}
+	if err := l.setFTNs(u.FTN); err != nil {
+		return err
+	}
+	if u.concernsFTNs() {
+		if err := l.stillFit(); err != nil {
+			return err
+		}
+	}
 	for _, p := range u.Ports {
 		if err := l.setPort(p); err != nil {
 			return err
 		}
+	}
+	if err := l.removeFTNs(u.FTN); err != nil {
+		return err
 	}
 	for _, n := range u.NHLFEs {
 		if n.Form == nil {
@@ -200,6 +218,9 @@ func (l *Labels) LabelStats() (LabelStats, error) {
 	l.plane.raise.Lock()
 	indexes := slices.Collect(maps.Keys(l.plane.ports))
 	l.plane.raise.Unlock()
+	if l.gate.at.Inner != 0 {
+		indexes = append(indexes, l.gate.at.Inner)
+	}
 	for _, index := range indexes {
 		c, err := l.plane.Counters(StageMPLS, index)
 		if err != nil {
@@ -215,7 +236,7 @@ func (l *Labels) LabelStats() (LabelStats, error) {
 		}
 		port := LabelPortStats{LookupFailures: c.Of("mpls_no_label"), Reasons: map[string]uint64{}}
 		for reason, n := range c.Packets {
-			if word := Reasons[reason]; n > 0 && word != "mpls_switched" {
+			if word := Reasons[reason]; n > 0 && word != "mpls_switched" && word != "mpls_imposed" {
 				port.Reasons[word] = n
 			}
 		}

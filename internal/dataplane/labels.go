@@ -19,6 +19,7 @@ type LabelUpdate struct {
 	ILM         []ILM
 	FTN         []FTN
 	Ports       []LabelPort
+	Imposer     Imposer // where IP packets get labels; without one none do, whatever FTN says
 
 	// AdjacencyOf returns the ID for a way out that a form of NHLFEs has. It may be called until
 	// the update is done.

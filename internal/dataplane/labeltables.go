@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/bits"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -48,8 +49,10 @@ type tables struct {
 	maps     rows[string]
 	in       rows[LabelKey]
 	out      rows[uint32]
-	segments int            // rows of a CPU
-	since    [2][]time.Time // when the counters of in- and out-segments began, by row
+	ftns     map[netip.Prefix]uint32          // NHLFEs
+	ftnsOf   map[uint32]map[netip.Prefix]bool // by NHLFE
+	segments int                              // rows of a CPU
+	since    [2][]time.Time                   // when the counters of in- and out-segments began, by row
 }
 
 // made is what a number of nhlfe_rows takes.
@@ -134,6 +137,7 @@ func (p *Plane) newTables(size LabelSizes) (*tables, error) {
 	}
 	l := &tables{
 		plane: p, adjacent: map[uint32]int{}, coll: coll, memory: map[string]*ebpf.Memory{}, spaces: map[lfib.Space]*space{}, ports: map[int]lfib.Space{}, byTC: map[LabelKey]uint32{},
+		ftns: map[netip.Prefix]uint32{}, ftnsOf: map[uint32]map[netip.Prefix]bool{},
 		nhlfes: newRows[uint32](nhlfes), records: row{most: uint32(records - 1)}, choices: row{most: uint32(choices - 1)},
 		maps: newRows[string](int(mplsMplsSizeLABEL_MAPS)),
 		in:   newRows[LabelKey](segments), out: newRows[uint32](segments), segments: segments,

@@ -20,6 +20,7 @@ var ErrNoRoute = errors.New("no route")
 // one, none to use it. Hear is for one goroutine; the rest may be called by others meanwhile.
 type LabelSocket struct {
 	packets *os.File // AF_PACKET, behind the Ethernet header
+	pair    *os.File // the same, of one interface alone
 	routed  [2]int   // raw IPv4 and IPv6, with their headers
 	bound   bool
 }
@@ -27,11 +28,14 @@ type LabelSocket struct {
 // OpenLabelSocket opens one that hears nothing until Listen.
 func OpenLabelSocket() (*LabelSocket, error) {
 	s := &LabelSocket{routed: [2]int{-1, -1}}
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, fmt.Errorf("packet socket: %w", err)
+	for name, file := range map[string]**os.File{"labelled frames": &s.packets, "frames that were to get labels": &s.pair} {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("packet socket: %w", err), s.Close())
+		}
+		*file = os.NewFile(uintptr(fd), name)
 	}
-	s.packets = os.NewFile(uintptr(fd), "labelled frames")
+	var err error
 	for i := range s.routed {
 		s.routed[i], err = sendOnly(i == 1)
 		if err != nil && (i == 0 || !errors.Is(err, unix.EAFNOSUPPORT)) {
@@ -78,7 +82,7 @@ func (s *LabelSocket) Close() error {
 			unix.Close(fd)
 		}
 	}
-	return s.packets.Close()
+	return errors.Join(s.packets.Close(), s.pair.Close())
 }
 
 // Listen says from which interfaces frames are heard.
@@ -120,10 +124,59 @@ func labelFilter(indexes []int) []unix.SockFilter {
 	return append(f, unix.SockFilter{Code: give})
 }
 
+// ListenPair says at which interface HearPair hears what comes in there, whoever it is for; at none,
+// if it is 0.
+func (s *LabelSocket) ListenPair(index int) error {
+	const load, same, give = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+	filter := []unix.SockFilter{
+		{Code: load, K: 1<<32 - 0x1000 + 4}, // SKF_AD_OFF, SKF_AD_PKTTYPE
+		{Code: same, Jf: 1, K: unix.PACKET_OTHERHOST},
+		{Code: give, K: 1 << 18}, {Code: give},
+	}
+	if index == 0 {
+		filter = filter[3:]
+	}
+	raw, err := s.pair.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+		failed = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
+		if failed == nil && index != 0 {
+			failed = unix.Bind(int(fd), &unix.SockaddrLinklayer{Protocol: wire16(unix.ETH_P_ALL), Ifindex: index})
+		}
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return fmt.Errorf("frames that were to get labels: %w", err)
+	}
+	return nil
+}
+
+// HearPair is Hear for them.
+func (s *LabelSocket) HearPair(buffer []byte) (n int, err error) {
+	n, _, err = hear(s.pair, buffer)
+	return n, err
+}
+
+// Speaker is the address from which this host speaks to another one, as the kernel chooses it; to
+// itself, the same address. None if there is no way.
+func (s *LabelSocket) Speaker(to netip.Addr) (netip.Addr, error) {
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 9)))
+	if err != nil {
+		return netip.Addr{}, nil
+	}
+	defer conn.Close()
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
+}
+
 // Hear waits for a frame, and reads what is behind its Ethernet header. After Close the error is
 // os.ErrClosed.
-func (s *LabelSocket) Hear(buffer []byte) (n, index int, err error) {
-	raw, err := s.packets.SyscallConn()
+func (s *LabelSocket) Hear(buffer []byte) (n, index int, err error) { return hear(s.packets, buffer) }
+
+func hear(file *os.File, buffer []byte) (n, index int, err error) {
+	raw, err := file.SyscallConn()
 	if err != nil {
 		return 0, 0, err
 	}
@@ -134,7 +187,8 @@ func (s *LabelSocket) Hear(buffer []byte) (n, index int, err error) {
 		if at, ok := from.(*unix.SockaddrLinklayer); ok {
 			index = at.Ifindex
 		}
-		return !errors.Is(failed, unix.EAGAIN) && !errors.Is(failed, unix.EINTR)
+		// ENETDOWN: the one interface went, and there may be another one
+		return !errors.Is(failed, unix.EAGAIN) && !errors.Is(failed, unix.EINTR) && !errors.Is(failed, unix.ENETDOWN)
 	})
 	if err != nil {
 		return 0, 0, os.ErrClosed

@@ -106,6 +106,9 @@ func (t *Table) ILMs() []ILM {
 	return all
 }
 
+// Imposes tells whether there is an FTN entry.
+func (t *Table) Imposes() bool { return len(t.ftn.at) > 0 }
+
 // FTNs are all entries, IPv4 first, by address and length.
 func (t *Table) FTNs() []FTN {
 	all := make([]FTN, 0, len(t.ftn.at))

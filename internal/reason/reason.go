@@ -181,4 +181,5 @@ var table = map[string]meaning{
 		"start shunt; label_hold in the configuration says how long"},
 	"mpls_egress_gone": {"its way out went this very moment; dropped", sent, ""},
 	"mpls_no_room":     {"the driver leaves no room in front of the frame for more labels; dropped", never, ""},
+	"mpls_imposed":     {"an IP packet that got labels, as an FTN says of its destination", switched, ""},
 }

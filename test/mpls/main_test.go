@@ -47,7 +47,7 @@ var (
 )
 
 // notYet are the needs that shunt does not meet yet.
-const notYet = "ftn,vlan"
+const notYet = "vlan"
 
 // program is shunt, built once it is asked for.
 var program string

@@ -105,6 +105,7 @@ mpls_no_adjacency    mpls
 mpls_orphaned        mpls
 mpls_egress_gone     mpls
 mpls_no_room         mpls
+mpls_imposed         mpls
 `
 
 // exempt are reasons that no packet of this machine can reach, each with the evidence

@@ -99,6 +99,9 @@ func (s *switcher) write(t *testing.T, random bool, lines ...string) {
 			}
 		}
 	}
+	for _, f := range s.table.FTNs() {
+		u.FTN = append(u.FTN, dataplane.FTN{Prefix: f.Prefix, NHLFE: f.NHLFE})
+	}
 	for k, ids := range all {
 		u.ILM = append(u.ILM, dataplane.ILM{Space: k.Space, Label: k.Label, NHLFE: *ids})
 	}

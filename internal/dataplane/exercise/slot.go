@@ -80,6 +80,7 @@ const (
 	FlagNAT     = 8
 	FlagCT      = 16
 	FlagPaired  = 32
+	FlagLSP     = 64
 )
 
 // ways is the number of slots in a bucket.
@@ -96,6 +97,7 @@ type Control struct {
 	Policed                         uint64
 	Rates                           [64]Rate
 	SourceFlows, LabelHold          uint32
+	Imposer, Zero                   uint32
 }
 
 // Rate is struct rate: nanoseconds between packets, and how far ahead of that they may be.
