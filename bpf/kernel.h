@@ -33,7 +33,7 @@ struct net_device {
 } CORE;
 
 /* net/sock.h */
-struct sock_common { unsigned short skc_family; } CORE;
+struct sock_common { unsigned short skc_family; possible_net_t skc_net; } CORE;
 struct sock { struct sock_common __sk_common; } CORE;
 enum { AF_PACKET = 17 };
 

@@ -17,10 +17,19 @@
 
 enum { ND_FIRST = 133, ND_LAST = 137, LINK_LOCAL = 0xa9fe, LINK_LOCAL6 = 0xfe80 };
 
+/* The socket of this host that sent a packet. What a veth or tap brought from elsewhere may still have
+ * its sender's, unless it has been through ip_rcv_core(). */
+static __always_inline struct sock *own_socket(struct sk_buff *k)
+{
+	struct sock *sk = k->sk;
+
+	return sk && BPF_CORE_READ(sk, __sk_common.skc_net.net) == BPF_CORE_READ(k, dev, nd_net.net) ? sk : 0;
+}
+
 /* Did the kernel route this frame to where it leaves, for one station? */
 static __always_inline int is_routed(struct __sk_buff *skb, struct sk_buff *k, const struct ethhdr *eth)
 {
-	struct sock *sk = k->sk;
+	struct sock *sk = own_socket(k);
 	__u8 own[ETH_ALEN];
 
 	if (skb->vlan_present || eth->h_dest[0] & 1)

@@ -312,7 +312,7 @@ static __always_inline int egress_to_lsp(struct __sk_buff *skb, struct sk_buff *
 	if (!lsp)
 		return verdict;
 	/* a flow's packets queue behind one another, whichever way they come (skb_tx_hash(), veth_select_rxq()) */
-	if (!k->sk)
+	if (!own_socket(k))
 		skb->queue_mapping = cpu + 1;
 	return bpf_redirect(ctl.imposer, 0);
 }

@@ -105,7 +105,8 @@ type MPLSStats struct {
 }
 
 // MPLSInterface is a row of mplsInterfacePerfTable, of a port that has a label space or that
-// labels leave by; or of the platform, for all of them (index 0, space 0).
+// labels leave by; of the platform, for all of them (index 0, space 0); or of shunt-ftn-in, if IP
+// packets have got no labels there that should have.
 type MPLSInterface struct {
 	Name                  string            `json:"name"` // "platform" for index 0
 	Index                 int               `json:"index"`
@@ -114,7 +115,7 @@ type MPLSInterface struct {
 	InLabelLookupFailures uint64            `json:"mplsInterfacePerfInLabelLookupFailures"` // packets with a label that is not in its space
 	OutLabelsInUse        uint64            `json:"mplsInterfacePerfOutLabelsInUse"`        // different labels that packets leave with on top
 	OutFragmentedPkts     uint64            `json:"mplsInterfacePerfOutFragmentedPkts"`     // packets that were cut before they left
-	Reasons               map[string]uint64 `json:"reasons"`                                // packets with labels that came in and were not switched, by reason
+	Reasons               map[string]uint64 `json:"reasons"`                                // packets that came in with labels or for labels and did not go on so, by reason; queue_full: there was no room for them
 }
 
 // MPLSInSegment is a row of mplsInSegmentPerfTable: an incoming label of a space.

@@ -124,6 +124,7 @@ type Flow struct {
 	Way        string   `json:"way,omitempty"`        // WayXDP or WayTC, once learned
 	Why        string   `json:"why"`                  // reason word of the last packet the kernel had
 	Out        string   `json:"out,omitempty"`        // port it goes out by, once learned
+	LSP        bool     `json:"lsp,omitempty"`        // its packets get labels instead (shunt mpls ftn), and go where those lead
 	Rewrite    *Rewrite `json:"rewrite,omitempty"`    // only when addresses or ports change
 	SourceMAC  string   `json:"source_mac,omitempty"` // as it goes out
 	DestMAC    string   `json:"dest_mac,omitempty"`   // as it goes out

@@ -186,7 +186,11 @@ func addFlowFacts(t *table, f *api.Flow) {
 		return
 	}
 	places := map[string]string{api.WayXDP: "in XDP", api.WayTC: "at TC ingress"}
-	t.add("  way", fmt.Sprintf("in by %s, out by %s, repeated %s", f.Port, f.Out, places[f.Way]))
+	out := "out by " + f.Out
+	if f.LSP {
+		out = "routed to " + f.Out + ", but gets labels and goes into an LSP"
+	}
+	t.add("  way", fmt.Sprintf("in by %s, %s, repeated %s", f.Port, out, places[f.Way]))
 	if f.Rewrite != nil {
 		t.add("  nat", natWords(f))
 	}

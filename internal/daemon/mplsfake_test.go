@@ -32,6 +32,7 @@ type fakePlane struct {
 	ftn         map[netip.Prefix]uint32
 	maps        map[string]*[64]uint8
 	ports       map[int]dataplane.LabelPort
+	imposer     dataplane.Imposer
 	stats       dataplane.LabelStats
 	faults      []string
 }
@@ -90,6 +91,7 @@ func (p *fakePlane) UpdateLabels(u *dataplane.LabelUpdate) error {
 	for _, o := range u.Ports {
 		put(p.ports, o.Index, o, o.Space >= 0)
 	}
+	p.imposer = u.Imposer
 	p.check()
 	return nil
 }
@@ -129,6 +131,9 @@ func (p *fakePlane) check() {
 				p.faults = append(p.faults, fmt.Sprintf("%v: no nhlfe %d", key, id))
 			}
 		}
+	}
+	if len(p.ftn) > 0 != (p.imposer != dataplane.Imposer{}) {
+		p.faults = append(p.faults, fmt.Sprintf("%d prefixes, and an imposer at %v", len(p.ftn), p.imposer))
 	}
 	for id, adjacency := range p.sends {
 		if _, ok := p.adjacencies[adjacency]; !ok {

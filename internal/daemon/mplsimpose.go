@@ -43,11 +43,15 @@ func (l *labels) lookAtImposer() error {
 		return nil
 	}
 	outer, inner, err := l.kernel.MakePair()
-	if err == nil && l.imposer != (dataplane.Imposer{Outer: outer, Inner: inner}) {
-		l.log.Warn("the interfaces in which IP packets get labels were gone, and are made again", "outer", kernel.PairOuter, "inner", kernel.PairInner)
-		l.unsure = true // what is in force there
+	now := dataplane.Imposer{Outer: outer, Inner: inner}
+	if err != nil || now == l.imposer {
+		return err
 	}
-	return err
+	l.log.Warn("the interfaces in which IP packets get labels were gone, and are made again", "outer", kernel.PairOuter, "inner", kernel.PairInner)
+	if err := l.plane.UpdateLabels(&dataplane.LabelUpdate{Imposer: now}); err != nil {
+		return err
+	}
+	return l.imposed(now)
 }
 
 // removePair takes away what imposed has made, of this daemon or of a dead one.

@@ -7,6 +7,7 @@ import (
 
 	"shunt/internal/api"
 	"shunt/internal/dataplane"
+	"shunt/internal/kernel"
 	"shunt/internal/lfib"
 )
 
@@ -110,6 +111,12 @@ func (l *labels) interfaces(counted map[int]dataplane.LabelPortStats, ports []sh
 			row.Reasons = map[string]uint64{}
 		}
 		list = append(list, row)
+	}
+	if c := counted[l.imposer.Inner]; len(c.Reasons) > 0 { // IP packets that got no labels: no label was looked up
+		for reason, n := range c.Reasons {
+			all.Reasons[reason] += n
+		}
+		list = append(list, api.MPLSInterface{Name: kernel.PairInner, Index: l.imposer.Inner, Space: -1, Reasons: c.Reasons})
 	}
 	all.OutLabelsInUse = uint64(len(different))
 	slices.SortFunc(list, func(a, b api.MPLSInterface) int { return cmp.Compare(a.Name, b.Name) })

@@ -26,6 +26,10 @@ import (
 // meets the program at Inner.
 type Imposer struct{ Outer, Inner int }
 
+// QueueFull is for IP packets that XDP sent to the imposer, and that it had no room for. It is no reason
+// of the programs: the kernel counts them.
+const QueueFull = "queue_full"
+
 // imposerKind is what stands in the name of the pin of the link at Inner.
 const imposerKind = "imposer"
 

@@ -244,6 +244,15 @@ func (l *Labels) LabelStats() (LabelStats, error) {
 		if off := c.Of("mpls_off") + max(x.Of("mpls_off"), t.Of("mpls_off")); off > 0 {
 			port.Reasons["mpls_off"] = off
 		}
+		if index == l.gate.at.Inner {
+			t, err := l.plane.Transmit(l.gate.at.Outer)
+			if err != nil {
+				return s, err
+			}
+			if lost := t.Drops + t.Errors; lost > 0 {
+				port.Reasons[QueueFull] = lost
+			}
+		}
 		if len(port.Reasons) > 0 {
 			s.Ports[index] = port
 		}

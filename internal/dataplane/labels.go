@@ -102,5 +102,5 @@ type LabelStats struct {
 type LabelPortStats struct {
 	LookupFailures uint64
 	Fragmented     uint64            // cut before they left here
-	Reasons        map[string]uint64 // came in here with labels and were not switched
+	Reasons        map[string]uint64 // came in here with labels and were not switched, or for labels and got none
 }

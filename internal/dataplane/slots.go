@@ -101,6 +101,7 @@ type Flow struct {
 	In, NAT         Tuple // NAT is In again where nothing is rewritten
 	XDP, Translated bool
 	Conntrack       bool
+	LSP             bool // its packets get labels (bpf/lsp.h)
 	Busy            bool // being rewritten at this very moment: nothing but the key is certain
 	Waiting         bool // hits go by TC ingress until what is on its way there has come
 	State           string
@@ -156,7 +157,7 @@ func (s *Slot) Flow() Flow {
 	f := Flow{
 		Port: s.Port(), Out: int(raw.Oif), Proto: s.Proto(), In: raw.Key.tuple(raw.In6),
 		NAT: tuple(raw.Key.family(), raw.Out6, raw.Saddr, raw.Daddr, raw.Sport, raw.Dport),
-		XDP: flag(tcSlotFlagSLOT_XDP), Translated: flag(tcSlotFlagSLOT_NAT), Conntrack: flag(tcSlotFlagSLOT_CT),
+		XDP: flag(tcSlotFlagSLOT_XDP), Translated: flag(tcSlotFlagSLOT_NAT), Conntrack: flag(tcSlotFlagSLOT_CT), LSP: flag(tcSlotFlagSLOT_LSP),
 		Busy: s.busy, Waiting: flag(tcSlotFlagSLOT_DRAIN) && raw.Given != raw.Taken,
 		State: s.State(), Why: reasonWord(raw.Why),
 		DSCPIn: int(raw.DscpIn >> 2), DSCPOut: int(raw.DscpOut >> 2),

@@ -209,7 +209,7 @@ func (l *Look) flow(s *dataplane.Slot, gen uint32) api.Flow {
 		a.LeaseLeft = -l.since(f.Lease)
 	}
 	a.Age = max(0, l.since(f.Born))
-	a.Out, a.MTU = l.Ports[f.Out].Name, f.MTU
+	a.Out, a.MTU, a.LSP = l.Ports[f.Out].Name, f.MTU, f.LSP
 	a.DestMAC, a.SourceMAC = f.MACOut[0].String(), f.MACOut[1].String()
 	a.Way = api.WayTC
 	if f.XDP {

@@ -133,10 +133,16 @@ func TestOwnTrafficImposed(t *testing.T) {
 		}
 	}
 	r.must(r.daemon.Stop())
+	r.noPair()
+}
+
+// noPair asserts that nothing is left of shunt, nor of the interfaces that it makes for imposition.
+func (r *rig) noPair() {
+	r.t.Helper()
 	r.nothing()
 	for _, name := range []string{kernel.PairOuter, kernel.PairInner} {
 		if out, err := r.LAN.NS.Run("ip", "link", "show", name); err == nil {
-			t.Errorf("left behind: %s", out)
+			r.t.Errorf("left behind: %s", out)
 		}
 	}
 }
@@ -241,5 +247,82 @@ func TestImpositionChanges(t *testing.T) {
 	}
 	if labelled < sent.Sent/4 || labelled > sent.Sent*9/10 {
 		t.Errorf("%d of %d got labels", labelled, sent.Sent)
+	}
+}
+
+// TestImpositionOutlivesTheDaemon: whatever happens to it, every packet gets its label; after stop, also
+// of a dead one, nothing is left.
+func TestImpositionOutlivesTheDaemon(t *testing.T) {
+	r := newRig(t, lab.FirewallOptions{Neighbours: true})
+	args := with("--xdp", "on")
+	r.start(program, args...)
+	r.labelsApply(r.pushToServer()...)
+	sink := r.labelSink()
+	stop := r.background(r.labelled(1, 0, 20000))
+	time.Sleep(200 * time.Millisecond)
+	index := func() string {
+		out, err := r.LAN.NS.Run("ip", "-o", "link", "show", kernel.PairOuter)
+		r.must(err)
+		return strings.Fields(out)[0]
+	}
+	pair := index()
+	for _, step := range []struct {
+		name string
+		do   func()
+	}{
+		{"killed", func() { r.daemon.Kill9(); time.Sleep(300 * time.Millisecond); r.start(program, args...) }},
+		{"terminated", func() { r.terminate(); r.start(program, args...) }},
+		{"upgraded", func() { r.terminate(); r.start(upgrade, args...) }},
+		{"killed again", func() { r.daemon.Kill9(); r.start(upgrade, args...) }},
+	} {
+		before, err := sink.Stats()
+		r.must(err)
+		step.do()
+		time.Sleep(300 * time.Millisecond)
+		after, err := sink.Stats()
+		r.must(err)
+		if after.Frames-before.Frames < 4000 || after.Lost > 0 || after.Foreign > 20 {
+			t.Errorf("%s: from %+v to %+v", step.name, before, after)
+		}
+		if now := index(); now != pair {
+			t.Errorf("%s: the pair is %s, and was %s", step.name, now, pair)
+		}
+	}
+	sent := stop()
+	r.whole("over all daemons", sink, sent.Sent)
+
+	// somebody takes the pair away
+	r.ip("link del " + kernel.PairOuter)
+	r.must(sink.Reset())
+	g := r.labelled(1, 0, 0)
+	r.eventually("it is made again, and labels are pushed", patience, func() bool {
+		r.send(g, 10)
+		got, err := sink.Stats()
+		return err == nil && got.Frames > 0
+	})
+	r.daemon.Kill9()
+	if out, errs, code := r.shunt("stop"); code != 0 {
+		t.Errorf("stop: %s%s", out, errs)
+	}
+	r.noPair()
+}
+
+// TestImpositionOfEverything: with a prefix for all there is, neighbours are found all the same, and what
+// is beside a port is reached by a prefix that delivers.
+func TestImpositionOfEverything(t *testing.T) {
+	r := newRig(t, lab.FirewallOptions{Open: true})
+	r.egress()
+	r.start(program, with("--xdp", "on")...)
+	send := " send dev wan via inet " + r.Server.V4.Addr().String()
+	r.labelsApply("nhlfe add 7 push 200"+send, "nhlfe add 9 deliver", "ftn add 0.0.0.0/0 nhlfe 7", "ftn add ::/0 nhlfe 7",
+		"ftn add "+r.LAN.V4.Masked().String()+" nhlfe 9", "ftn add "+r.LAN.V6.Masked().String()+" nhlfe 9")
+	r.eventually("the way out is up", patience, func() bool { state, _ := r.wayOut(7); return state == api.MPLSUp })
+	for _, to := range []netip.Addr{r.Client.V4.Addr(), r.Client.V6.Addr(), r.Server.V4.Addr(), r.Server.V6.Addr()} {
+		if out, err := r.LAN.NS.Run("ping", "-n", "-c", "3", "-i", "0.2", "-W", "2", to.String()); err != nil || !strings.Contains(out, " 0% packet loss") {
+			t.Errorf("%s: %v: %s", to, err, out)
+		}
+	}
+	if n := r.imposed(); n != 6 {
+		t.Errorf("%d packets got labels, of two pings of three", n)
 	}
 }

@@ -21,6 +21,7 @@ type switcher struct {
 	table  *lfib.Table
 	labels *dataplane.Labels
 	server [6]byte // MAC that is not the server's own, if any
+	pair   dataplane.Imposer
 }
 
 // openSwitcher gives the port to the client label space 0, and writes tables from lines.
@@ -105,7 +106,8 @@ func (s *switcher) write(t *testing.T, random bool, lines ...string) {
 	for k, ids := range all {
 		u.ILM = append(u.ILM, dataplane.ILM{Space: k.Space, Label: k.Label, NHLFE: *ids})
 	}
-	check(t, s.labels.UpdateLabels(&u))
+	u.Imposer = s.pair
+	check(t, s.LAN.NS.Do(func() error { return s.labels.UpdateLabels(&u) }))
 }
 
 // in puts a frame through the program of a port with a label space.
