@@ -45,6 +45,7 @@ type labels struct {
 	spaces  map[string]dataplane.LabelPort // as the data path has them, by port
 	byTC    map[dataplane.LabelKey]bool    // labels with entries for single TCs
 	imposer dataplane.Imposer              // where IP packets get labels, as the data path has it
+	paired  bool                           // this daemon has made that, or found it
 	unsure  bool                           // what is in force: an update and its undoing both failed
 	inUse   inUse
 	failed  string // what the log was told last

@@ -18,6 +18,7 @@ func (p *putting) impose() error {
 	if !p.table.Imposes() {
 		return nil
 	}
+	p.labels.paired = true
 	outer, inner, err := p.labels.kernel.MakePair()
 	p.update.Imposer = dataplane.Imposer{Outer: outer, Inner: inner}
 	return err
@@ -26,14 +27,14 @@ func (p *putting) impose() error {
 // imposed remembers where the data path has IP packets get labels; nowhere, if the last FTN went. The
 // caller holds mu.
 func (l *labels) imposed(at dataplane.Imposer) error {
-	if l.imposer == at {
+	if l.imposer != at {
+		l.imposer = at
+		l.punts.listenPair(at.Inner)
+	}
+	if at != (dataplane.Imposer{}) || !l.paired {
 		return nil
 	}
-	l.imposer = at
-	l.punts.listenPair(at.Inner)
-	if at != (dataplane.Imposer{}) {
-		return nil
-	}
+	l.paired = false
 	return l.kernel.RemovePair()
 }
 

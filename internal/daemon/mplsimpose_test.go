@@ -27,7 +27,19 @@ func TestImposer(t *testing.T) {
 		}
 	}
 	is("before", 0, 0)
-	r.must("nhlfe add 21 push 300 "+viaWAN, "ftn add 203.0.113.0/24 nhlfe 21")
+	r.must("nhlfe add 21 push 300 " + viaWAN)
+	r.plane.refuse = func(u *dataplane.LabelUpdate) error {
+		if u.Imposer.Outer != 0 {
+			return errPlane
+		}
+		return nil
+	}
+	if _, err := r.apply("ftn add 203.0.113.0/24 nhlfe 21"); !errors.Is(err, errPlane) {
+		t.Errorf("refused: %v", err)
+	}
+	is("refused by the data path", 0, 0)
+	r.plane.refuse = nil
+	r.must("ftn add 203.0.113.0/24 nhlfe 21")
 	is("the first prefix", 100, 101)
 	r.must("ftn add 2001:db8::/32 nhlfe 21", "ftn del 203.0.113.0/24")
 	r.look()

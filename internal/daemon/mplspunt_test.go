@@ -239,10 +239,13 @@ func FuzzTake(f *testing.F) {
 	f.Add(slices.Concat(entry(101, 1, 9), datagram("10.1.0.9", 300, 0)), false)
 	f.Add(slices.Concat(entry(1, 0, 9), entry(50, 0, 9), entry(1, 0, 9), entry(101, 1, 9), datagram("10.1.0.9", 97, 0x4000)), true)
 	f.Add(slices.Concat(entry(7, 0, 9), entry(100, 0, 9)), true)
+	f.Add(datagram("10.1.0.9", 300, 0), false) // as it comes where IP packets get labels
+	f.Add(datagram("10.1.0.9", 300, 0x4000), true)
 	f.Fuzz(func(t *testing.T, packet []byte, lost bool) {
 		l := newLabels(nil, newFakePlane(), nil, nil)
 		changes, err := parseLines([]string{"nhlfe add 1 swap 200 " + viaWAN, "ilm add 100 nhlfe 1", "nhlfe add 2 mtu 100 swap 201 " + viaWAN,
-			"ilm add 101 nhlfe 2", "nhlfe add 4 pop peek", "ilm add 50 nhlfe 4", "nhlfe add 5 mtu 90 pop " + viaWAN, "ilm add 103 nhlfe 5"})
+			"ilm add 101 nhlfe 2", "nhlfe add 4 pop peek", "ilm add 50 nhlfe 4", "nhlfe add 5 mtu 90 pop " + viaWAN, "ilm add 103 nhlfe 5",
+			"nhlfe add 6 mtu 100 push 300 push 301 " + viaWAN, "ftn add 0.0.0.0/0 nhlfe 6", "ftn add ::/0 nhlfe 6"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,11 +263,13 @@ func FuzzTake(f *testing.F) {
 			return map[int][]netip.Prefix{3: {netip.MustParsePrefix("10.1.0.1/24"), netip.MustParsePrefix("2001:db8:1::1/64")}}, nil
 		})
 		before := slices.Clone(packet)
-		if err := p.take(3, packet); err != nil || !bytes.Equal(packet, before) {
-			t.Fatal(err, "or the packet was changed")
-		}
-		if len(s.last) > 1500 {
-			t.Fatalf("%d bytes went out", len(s.last))
+		for _, take := range []func() error{func() error { return p.take(3, packet) }, func() error { return p.takeIP(packet) }} {
+			if err := take(); err != nil || !bytes.Equal(packet, before) {
+				t.Fatal(err, "or the packet was changed")
+			}
+			if len(s.last) > 1500 {
+				t.Fatalf("%d bytes went out", len(s.last))
+			}
 		}
 	})
 }

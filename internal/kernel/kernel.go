@@ -12,11 +12,13 @@
 //     and whenever messages were lost it says so with a Resync event: the answer to
 //     that is to read again. It ends only with its context.
 //   - Conntrack sets be-liberal on TCP connections and dumps the table for tests.
-//   - Resolver looks one neighbour up, and has the kernel ask for it.
+//   - Resolver looks one neighbour up, and has the kernel ask for it; and it makes the veth
+//     pair in which IP packets get labels.
+//   - LabelSocket hears what the data path passes up, and answers.
 //
 // The daemon calls all of it; policy and doctor judge what it returns and speak
-// no netlink. What it does not do: it changes nothing but conntrack flags, and whether a
-// neighbour is used, and it does not see BPF links (tcx, XDP links): package dataplane asks
+// no netlink. What it does not do: it changes nothing but conntrack flags, whether a
+// neighbour is used, and that pair, and it does not see BPF links (tcx, XDP links): package dataplane asks
 // for those.
 package kernel
 

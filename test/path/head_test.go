@@ -2,6 +2,7 @@ package path
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"shunt/internal/dataplane"
@@ -102,6 +103,14 @@ func TestLearnImposed(t *testing.T) {
 		if got := b.slotOf(t, u4); got.Mtu != 1500-5*4 {
 			t.Errorf("a longer stack: %+v", got)
 		}
+		// a list that would deliver some: refused, in one line, and nothing changes
+		check(t, s.try(t, "nhlfe add 10 deliver"))
+		check(t, s.try(t, "nhlfe add 11 by-tc 0:10 default 7"))
+		if err := s.try(t, "ftn add 198.19.0.0/24 nhlfe 11"); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("delivers some: %v", err)
+		}
+		s.alter(t, "ftn del 198.19.0.0/24")
+		b.forth(t, then, u4.Bytes(), s.head(t, b.routed(u4)))
 		// none
 		s.alter(t, "ftn del 0.0.0.0/0")
 		b.forth(t, again, u4.Bytes(), b.routed(u4).Bytes())
@@ -112,7 +121,10 @@ func TestLearnImposed(t *testing.T) {
 }
 
 // alter makes a change as the daemon would: what is new, and nothing else.
-func (s *switcher) alter(t *testing.T, line string) {
+func (s *switcher) alter(t *testing.T, line string) { t.Helper(); check(t, s.try(t, line)) }
+
+// try is alter that may be refused by the data path.
+func (s *switcher) try(t *testing.T, line string) error {
 	t.Helper()
 	changes, err := lfib.Parse(line)
 	check(t, err)
@@ -128,7 +140,7 @@ func (s *switcher) alter(t *testing.T, line string) {
 		id, _ := s.table.FTN(o.Prefix)
 		u.FTN = []dataplane.FTN{{Prefix: o.Prefix, NHLFE: id}}
 	}
-	check(t, s.LAN.NS.Do(func() error { return s.labels.UpdateLabels(&u) }))
+	return s.LAN.NS.Do(func() error { return s.labels.UpdateLabels(&u) })
 }
 
 // TestWhatGetsLabels: frames that leave by a port, and which of them go to the pair.
