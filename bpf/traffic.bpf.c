@@ -8,8 +8,8 @@
  * on the way, so the sink looks at nothing else to tell flows apart. The rest of the
  * payload is a fixed pattern: 64-bit words, word n being (n + 1) * PATTERN.
  *
- * Between Ethernet and IP there may be one MPLS label (RFC 3032), the same for all flows or
- * one for each. A sink takes in frames with the label it was told, or those without one,
+ * Between Ethernet and IP there may be MPLS labels (RFC 3032): two, or one, the same for all flows or
+ * one for each. A sink takes in frames with the one label it was told, or those without any,
  * and calls others foreign.
  */
 #include <linux/bpf.h>

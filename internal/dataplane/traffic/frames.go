@@ -64,6 +64,7 @@ type Frames struct {
 	TOS                uint8  // DSCP and ECN
 	TTL                uint8  // 0: 64
 	Label              uint32 // MPLS, between Ethernet and IP, TTL as that of IP; 0: none
+	Beneath            uint32 // another one beneath Label, at the bottom of the stack; 0: none
 	Labels             bool   // that is of flow 0, the next flow has the next one, and so on
 
 	// What attackers send. None of it changes what the mark says.
@@ -95,14 +96,16 @@ func (f *Frames) layout() layout {
 	if f.Protocol == TCP {
 		l.payload = l.l4 + 20
 	}
-	if f.Label != 0 {
-		l.ip, l.l4, l.payload = l.ip+labelSize, l.l4+labelSize, l.payload+labelSize
+	for _, label := range []uint32{f.Label, f.Beneath} {
+		if label != 0 {
+			l.ip, l.l4, l.payload = l.ip+labelSize, l.l4+labelSize, l.payload+labelSize
+		}
 	}
 	return l
 }
 
 // MinSize is the least size that holds the headers and the mark: 60 bytes for
-// UDP and ICMP over IPv4, 64 for TCP, 72 and 88 over IPv6; up to 8 more with a label.
+// UDP and ICMP over IPv4, 64 for TCP, 72 and 88 over IPv6; up to 8 more with labels.
 func (f *Frames) MinSize() int {
 	head := f.layout().payload + int(bpfTrafficTRAFFIC_MARK)
 	return max(60, (head+7)&^7) // the program writes whole words
@@ -132,6 +135,8 @@ func (f *Frames) check() error {
 		return fmt.Errorf("traffic: size %d: %v to %v takes %d to %d bytes", f.Size, f.Protocol, f.Dest.Addr(), f.MinSize(), MaxSize)
 	case f.Label > MaxLabel, f.Labels && (f.Label == 0 || int(f.Label)+f.Flows-1 > MaxLabel):
 		return fmt.Errorf("traffic: label %d of %d flows: at most %d", f.Label, f.Flows, MaxLabel)
+	case f.Beneath > MaxLabel, f.Beneath != 0 && f.Label == 0:
+		return fmt.Errorf("traffic: label %d beneath %d: it must be at most %d, and one above it", f.Beneath, f.Label, MaxLabel)
 	case f.Fragment && f.Source.Addr().Is6(), f.Protocol != TCP && (f.Flags != 0 || f.Sweep), f.Stay < 0:
 		return fmt.Errorf("traffic: fragments are of IPv4, flags and sequence numbers of TCP, and no flow stays for %d frames", f.Stay)
 	case f.Flows < 0 || f.Flows > MaxFlows:
@@ -264,6 +269,9 @@ func (f *Frames) putEthernet(frame []byte, l layout) {
 	case f.Label != 0:
 		binary.BigEndian.PutUint16(frame[12:], 0x8847)
 		binary.BigEndian.PutUint32(frame[14:], f.entry())
+		if f.Beneath != 0 {
+			binary.BigEndian.PutUint32(frame[14+labelSize:], entry(f.Beneath, true, f.TTL))
+		}
 	case l.v6:
 		binary.BigEndian.PutUint16(frame[12:], 0x86dd)
 	default:
@@ -271,8 +279,17 @@ func (f *Frames) putEthernet(frame []byte, l layout) {
 	}
 }
 
-// entry is the label stack: label, traffic class 0, bottom, TTL (RFC 3032).
-func (f *Frames) entry() uint32 { return f.Label<<12 | 1<<8 | uint32(f.TTL) }
+// entry is the top of the label stack.
+func (f *Frames) entry() uint32 { return entry(f.Label, f.Beneath == 0, f.TTL) }
+
+// entry is a label stack entry with traffic class 0 (RFC 3032).
+func entry(label uint32, bottom bool, ttl uint8) uint32 {
+	e := label<<12 | uint32(ttl)
+	if bottom {
+		e |= 1 << 8
+	}
+	return e
+}
 
 // putIP writes the IP header but for the checksum.
 func (f *Frames) putIP(frame []byte, l layout) {

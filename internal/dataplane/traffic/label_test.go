@@ -105,3 +105,36 @@ func TestLabelsOfFlows(t *testing.T) {
 		}
 	}
 }
+
+// A label beneath the first one has the bottom bit, which the first one then lacks; a sink that
+// wants one label calls such a frame foreign. All else is where two labels put it.
+func TestLabelBeneath(t *testing.T) {
+	a, b := pair(t)
+	c := between(a, b, false, UDP, 68, 1)
+	c.Label, c.Beneath, c.TTL = 100, 200, 64
+	frame, layout := c.template()
+	if got, want := fmt.Sprintf("%x", frame[12:24]), "8847"+"00064040"+"000c8140"+"4500"; got != want {
+		t.Errorf("the frame has %s, want %s", got, want)
+	}
+	if layout.MarkAt != 14+8+20+8 || c.MinSize() != 64 {
+		t.Errorf("the mark is at %d, the least size %d", layout.MarkAt, c.MinSize())
+	}
+	sink, err := AttachLabelSink(b.NS, b.Device, 1, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close()
+	const n = 100
+	send(t, c, n)
+	eventually(t, func() bool { s, _ := sink.Stats(); return s.Foreign >= n })
+	if got, _ := sink.Stats(); got.Frames != 0 {
+		t.Errorf("%+v", got)
+	}
+	for _, wrong := range []Frames{{Beneath: 100}, {Label: 1, Beneath: MaxLabel + 1}} {
+		f := between(a, b, false, UDP, 68, 1).Frames
+		f.Label, f.Beneath = wrong.Label, wrong.Beneath
+		if err := f.check(); err == nil {
+			t.Errorf("%d beneath %d is taken", wrong.Beneath, wrong.Label)
+		}
+	}
+}
