@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -51,13 +52,35 @@ func measuring[R any](e *env, cmd *cobra.Command, run func(context.Context, benc
 			return err
 		}
 		if all := targets(report); bench.Missed(all) > 0 {
-			return fmt.Errorf("bench %s: %d of %d targets missed; times, not instructions, need a quiet machine: if it was busy, measure again",
-				cmd.Name(), bench.Missed(all), len(all))
+			return fmt.Errorf("%s: %d of %d targets missed; times, not instructions, need a quiet machine: if it was busy, measure again",
+				strings.TrimPrefix(cmd.CommandPath(), "shunt "), bench.Missed(all), len(all))
 		}
 		return nil
 	}
 	cmd.Flags().IntVar(&rounds, "rounds", 0, "`times` that everything is measured, in turn (default: the bench's own)")
 	cmd.Flags().BoolVar(&e.json, "json", false, "print JSON, with every sample")
+	return cmd
+}
+
+// filed is a report that can be written to a directory.
+type filed interface{ WriteFiles(dir string) error }
+
+// filing is measuring with a flag for the directory that the report's tables and charts are written to.
+func filing[R filed](e *env, cmd *cobra.Command, run func(context.Context, bench.Options) (R, error),
+	text func(*page, R), targets func(R) []bench.Target) *cobra.Command {
+	var out string
+	measuring(e, cmd, func(ctx context.Context, o bench.Options) (report R, err error) {
+		if out != "" { // what is wrong with it shows before minutes are spent
+			if err := os.MkdirAll(out, 0o755); err != nil {
+				return report, fmt.Errorf("--out: %w", err)
+			}
+		}
+		if report, err = run(ctx, o); err == nil && out != "" {
+			err = report.WriteFiles(out)
+		}
+		return report, err
+	}, text, targets)
+	cmd.Flags().StringVar(&out, "out", "", "`directory` to write tables and charts to, as Markdown, SVG and PNG")
 	return cmd
 }
 

@@ -97,8 +97,24 @@ func pages() map[string]func(*page) {
 				Replace: spread, Changes: spread, Singly: spread, MapBytes: 500e6, EmptyBytes: 30e6, OwnBytes: 1234e6,
 				Counts: []bench.LabelsResult{{Labels: 1, PPS: spread}, {Labels: 1000000, PPS: spread}}, Targets: benchTargets})
 		},
-		"demo": func(p *page) { printDemo(p, demo) },
+		"lab-lsr": func(p *page) { printLSR(p, exampleLSR()) },
+		"demo":    func(p *page) { printDemo(p, demo) },
 	}
+}
+
+// exampleLSR has numbers as long as they get.
+func exampleLSR() *bench.LSRReport {
+	r := &bench.LSRReport{Head: benchHead("lsr"), Sizes: []int{60, 1500}, Targets: benchTargets}
+	ratio := bench.Spread{Median: 0.987, Min: 0.9, Max: 10.04}
+	for _, cores := range []int{1, 2} {
+		for _, size := range r.Sizes {
+			for _, op := range bench.LSROperations() {
+				r.Results = append(r.Results, bench.LSRResult{Operation: op, Cores: cores, Bytes: size,
+					PPS: bench.Spread{Median: 12345678}, OfLimit: ratio, OfIP: ratio, OfKernel: bench.Spread{Median: 12.34}})
+			}
+		}
+	}
+	return r
 }
 
 // Reports fit a terminal of 80 columns, and hold no escapes where there is none.
@@ -131,6 +147,9 @@ func TestBenchWrongUse(t *testing.T) {
 		"lab bridge":                   `shunt: bridge: no such command; see "shunt lab --help"`,
 		"lab firewall upp":             `shunt: upp: no such command; did you mean "up"?`,
 		"lab firewall run --rounds 1":  "shunt: run: unknown flag: --rounds",
+		"lab lsr upp":                  `shunt: upp: no such command; did you mean "up"?`,
+		"lab lsr --rounds 0":           "shunt: lsr: rounds 0: use a number from 1 on",
+		"lab lsr run --rounds -1":      "shunt: run: rounds -1: use a number from 1 on",
 	} {
 		code, _, err := shunt(strings.Fields(args)...)
 		if code != 2 || !strings.HasPrefix(err, want) {

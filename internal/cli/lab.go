@@ -21,9 +21,9 @@ func (e *env) labCommand() *cobra.Command {
 		Long: `Makes networks of namespaces on this machine, with a shunt of their own. The host's
 interfaces and a running daemon are not touched.`,
 		Example: `  shunt lab firewall run
-  shunt lab firewall up`,
+  shunt lab lsr --out figures`,
 	}
-	group(cmd, e.labFirewall())
+	group(cmd, e.labFirewall(), e.labLSR())
 	return cmd
 }
 
