@@ -18,6 +18,9 @@
 // processor, whose clock goes on by a nanosecond with each instruction. There the program
 // runs itself once more (CountInside), with the same rig and the same daemon.
 //
+// Routers that switch labels are measured by LSR, at three rigs side by side, and by Chain, which has
+// no generator but one host that pings another: there a round trip's time is the figure.
+//
 // `shunt bench` and `shunt lab` call it and print its reports. Limits: it needs root and
 // what package lab needs, iperf3 for TCP; it measures veth, where a wire would be a
 // driver; figures of one machine say nothing about another, ratios say a little.

@@ -81,11 +81,10 @@ func (f *LSRReport) markdown() []byte {
 // markdownRatios is a table of what MPLS does beside IP, round by round.
 func (f *LSRReport) markdownRatios(b *bytes.Buffer, cores int) {
 	fmt.Fprint(b, "\n\n| bytes | operation | over shunt's IP | over the kernel's IP | over the empty redirect |\n|---:|---|---:|---:|---:|\n")
-	ratio := func(s Spread) string { return fmt.Sprintf("%.2f (%.2f to %.2f)", s.Median, s.Min, s.Max) }
 	for _, size := range f.Sizes {
 		for _, op := range LSROperations()[3:] {
 			r := f.Find(op, cores, size)
-			fmt.Fprintf(b, "| %d | %s | %s | %s | %s |\n", size, op, ratio(r.OfIP), ratio(r.OfKernel), ratio(r.OfLimit))
+			fmt.Fprintf(b, "| %d | %s | %s | %s | %s |\n", size, op, ratioText(r.OfIP), ratioText(r.OfKernel), ratioText(r.OfLimit))
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"shunt/internal/api"
 	"shunt/internal/dataplane/traffic"
+	"shunt/internal/lab"
 )
 
 // Phase is what one mode did in one stretch of time.
@@ -102,16 +103,21 @@ type counters struct {
 	forwarded uint64 // by the kernel's IPv4 and IPv6
 }
 
-func (r *rig) counters(ctx context.Context) (c counters, err error) {
-	if r.client != nil {
+func (r *rig) counters(ctx context.Context) (counters, error) {
+	return countersOf(ctx, r.top.LAN.NS, r.client)
+}
+
+// countersOf are those of a router, with a daemon or without (nil).
+func countersOf(ctx context.Context, router *lab.NS, client *api.Client) (c counters, err error) {
+	if client != nil {
 		var s api.Status
-		if s, err = r.client.Status(ctx); err != nil {
+		if s, err = client.Status(ctx); err != nil {
 			return c, err
 		}
 		c.labels = s.Counters[api.StageMPLS]["mpls_switched"]
 		c.hits, c.xdp = s.Hits+c.labels, s.Counters[api.StageXDP]["hit"]
 	}
-	err = r.top.LAN.NS.Do(func() error {
+	err = router.Do(func() error {
 		text, err := os.ReadFile("/proc/thread-self/net/snmp")
 		if err != nil {
 			return err

@@ -97,8 +97,9 @@ func pages() map[string]func(*page) {
 				Replace: spread, Changes: spread, Singly: spread, MapBytes: 500e6, EmptyBytes: 30e6, OwnBytes: 1234e6,
 				Counts: []bench.LabelsResult{{Labels: 1, PPS: spread}, {Labels: 1000000, PPS: spread}}, Targets: benchTargets})
 		},
-		"lab-lsr": func(p *page) { printLSR(p, exampleLSR()) },
-		"demo":    func(p *page) { printDemo(p, demo) },
+		"lab-lsr":   func(p *page) { printLSR(p, exampleLSR()) },
+		"lab-chain": func(p *page) { printChain(p, exampleChain()) },
+		"demo":      func(p *page) { printDemo(p, demo) },
 	}
 }
 
@@ -111,6 +112,21 @@ func exampleLSR() *bench.LSRReport {
 			for _, op := range bench.LSROperations() {
 				r.Results = append(r.Results, bench.LSRResult{Operation: op, Cores: cores, Bytes: size,
 					PPS: bench.Spread{Median: 12345678}, OfLimit: ratio, OfIP: ratio, OfKernel: bench.Spread{Median: 12.34}})
+			}
+		}
+	}
+	return r
+}
+
+// exampleChain is another one.
+func exampleChain() *bench.ChainReport {
+	r := &bench.ChainReport{Head: benchHead("chain"), Hops: []int{1, 9}, Routes: 50000, Sizes: bench.ChainSizes(), Echoes: 1000}
+	for _, way := range bench.ChainWays() {
+		for _, hops := range r.Hops {
+			for _, size := range r.Sizes {
+				ratio := bench.Spread{Median: 0.987, Min: 0.9, Max: 1.04}
+				r.Results = append(r.Results, bench.ChainResult{Way: way, Hops: hops, Bytes: size, Answered: 5000,
+					Median: bench.Spread{Median: 123.4e-6}, P99: bench.Spread{Median: 234.5e-6}, OfIP: ratio, OfKernel: ratio})
 			}
 		}
 	}
@@ -148,6 +164,11 @@ func TestBenchWrongUse(t *testing.T) {
 		"lab firewall upp":             `shunt: upp: no such command; did you mean "up"?`,
 		"lab firewall run --rounds 1":  "shunt: run: unknown flag: --rounds",
 		"lab lsr upp":                  `shunt: upp: no such command; did you mean "up"?`,
+		"lab chain --hops 0..3":        "shunt: chain: --hops 0..3: use a number from 1 to 9, or a range such as 1..9",
+		"lab chain --hops 3..1":        "shunt: chain: --hops 3..1: use a number",
+		"lab chain run --hops 10":      "shunt: chain: --hops 10: use a number",
+		"lab chain up --hops many":     "shunt: chain: --hops many: use a number",
+		"lab chain --routes -1":        "shunt: chain: --routes -1: use 0 to 983040",
 		"lab lsr --rounds 0":           "shunt: lsr: rounds 0: use a number from 1 on",
 		"lab lsr run --rounds -1":      "shunt: run: rounds -1: use a number from 1 on",
 	} {

@@ -23,6 +23,7 @@ import (
 
 	"shunt/internal/api"
 	"shunt/internal/config"
+	"shunt/internal/daemon"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -30,7 +31,12 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // noon is when all tests happen.
 var noon = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 
+// TestMain also plays the daemons of the labs that tests leave standing.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "run" {
+		RunDaemon = daemon.Run
+		os.Exit(Run(os.Args[1:], os.Stdout, os.Stderr))
+	}
 	now = func() time.Time { return noon }
 	os.Exit(m.Run())
 }

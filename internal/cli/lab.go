@@ -21,9 +21,10 @@ func (e *env) labCommand() *cobra.Command {
 		Long: `Makes networks of namespaces on this machine, with a shunt of their own. The host's
 interfaces and a running daemon are not touched.`,
 		Example: `  shunt lab firewall run
-  shunt lab lsr --out figures`,
+  shunt lab lsr --out figures
+  shunt lab chain --hops 1..9 --routes 50000`,
 	}
-	group(cmd, e.labFirewall(), e.labLSR())
+	group(cmd, e.labFirewall(), e.labLSR(), e.labChain())
 	return cmd
 }
 

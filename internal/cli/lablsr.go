@@ -57,7 +57,7 @@ shunt, of each label and of the kernel must agree with it, or the run is void. A
 to use them. It is there until "shunt lab lsr down".`,
 		Example: `  shunt lab lsr up`,
 		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return e.lsrUp(cmd.Context()) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return e.lsrUp(cmd.Context(), lsrName) },
 	}, labDown(lsrName))
 }
 
@@ -83,12 +83,12 @@ func members(cmd *cobra.Command, others ...*cobra.Command) *cobra.Command {
 }
 
 // lsrUp leaves nothing behind if it fails.
-func (e *env) lsrUp(ctx context.Context) error {
+func (e *env) lsrUp(ctx context.Context, name string) error {
 	binary, err := bench.Executable()
 	if err != nil {
 		return err
 	}
-	top, err := lab.LSR(lsrName, true)
+	top, err := lab.LSR(name, true)
 	if err != nil {
 		return err
 	}
@@ -196,15 +196,12 @@ func printLSR(p *page, r *bench.LSRReport) {
 
 // printLSRRatios says what MPLS is beside IP and the limit.
 func printLSRRatios(p *page, r *bench.LSRReport, cores int) {
-	ratio := func(s bench.Spread) string {
-		return fmt.Sprintf("%.2f (%.2f to %.2f)", s.Median, s.Min, s.Max)
-	}
 	t := newTable(">BYTES", "", ">OF SHUNT'S IP", ">OF KERNEL'S IP", ">OF THE LIMIT")
 	for _, size := range r.Sizes {
 		text := plainInt(size)
 		for _, op := range bench.LSROperations()[3:] {
 			of := r.Find(op, cores, size)
-			t.add(text, string(op), ratio(of.OfIP), fixed(of.OfKernel.Median, 1), ratio(of.OfLimit))
+			t.add(text, string(op), spreadText(of.OfIP), fixed(of.OfKernel.Median, 1), spreadText(of.OfLimit))
 			text = ""
 		}
 	}

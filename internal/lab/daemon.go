@@ -32,8 +32,20 @@ type Daemon struct {
 // answers. If it ends before, or does not answer within 60 s, the error holds
 // the end of its log.
 func (l *Lab) StartDaemon(ctx context.Context, n *NS, binary string, args ...string) (*Daemon, error) {
-	d := &Daemon{State: l.State(), BPFFS: l.BPFFS(), exited: make(chan struct{})}
-	d.log = filepath.Join(l.dir, "daemon.log")
+	d := &Daemon{State: l.State(), BPFFS: l.BPFFS(), log: filepath.Join(l.dir, "daemon.log")}
+	return d.start(ctx, n, binary, args)
+}
+
+// StartDaemonAt is StartDaemon for a lab with several daemons, each of which has directories of
+// its own, named after its place.
+func (l *Lab) StartDaemonAt(ctx context.Context, place string, n *NS, binary string, args ...string) (*Daemon, error) {
+	d := &Daemon{State: l.StateAt(place), BPFFS: l.BPFFS() + "-" + place, log: filepath.Join(l.dir, "daemon-"+place+".log")}
+	return d.start(ctx, n, binary, args)
+}
+
+// start runs the daemon and waits for its API.
+func (d *Daemon) start(ctx context.Context, n *NS, binary string, args []string) (*Daemon, error) {
+	d.exited = make(chan struct{})
 	out, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lab: %w", err)

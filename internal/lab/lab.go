@@ -5,7 +5,8 @@
 // /run/shunt-lab with a bpffs of its own, and the daemons started in it. All
 // names are private to the lab, so that labs of one or many processes stand
 // side by side and the host's own interfaces are never touched. [Firewall]
-// builds the topology that most callers want: client, router, server.
+// builds the topology that most callers want: client, router, server. [LSR] makes its router
+// one that switches labels, [NewChain] puts several in a row.
 //
 // A private lab ([New]) belongs to the process that made it. Its owner is
 // written down before anything else is made, by process id and start time, so
@@ -123,6 +124,9 @@ func (l *Lab) BPFFS() string { return filepath.Join(l.dir, "bpf", "shunt") }
 
 // State is the directory for a daemon's lock and socket. The daemon makes it.
 func (l *Lab) State() string { return filepath.Join(l.dir, "state") }
+
+// StateAt is the same for the daemon that StartDaemonAt has started at a place.
+func (l *Lab) StateAt(place string) string { return filepath.Join(l.dir, "state-"+place) }
 
 // Keep leaves the lab standing after this process ends, until Down. Close then
 // does nothing.
