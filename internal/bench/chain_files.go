@@ -43,11 +43,14 @@ func (f *ChainReport) markdown() []byte {
 		for _, hops := range f.Hops {
 			fmt.Fprintf(&b, "| %d |", hops)
 			for _, way := range ChainWays() {
-				r := f.Find(way, hops, bytes)
-				fmt.Fprintf(&b, " %.1f | %.1f |", r.Median.Median*1e6, r.P99.Median*1e6)
+				if r := f.Find(way, hops, bytes); r != nil {
+					fmt.Fprintf(&b, " %.1f | %.1f |", r.Median.Median*1e6, r.P99.Median*1e6)
+				}
 			}
-			mpls := f.Find(ChainMPLS, hops, bytes)
-			fmt.Fprintf(&b, " %s | %s |\n", ratioText(mpls.OfIP), ratioText(mpls.OfKernel))
+			if mpls := f.Find(ChainMPLS, hops, bytes); mpls != nil {
+				fmt.Fprintf(&b, " %s | %s |", ratioText(mpls.OfIP), ratioText(mpls.OfKernel))
+			}
+			fmt.Fprintln(&b)
 		}
 	}
 	return b.Bytes()
@@ -66,9 +69,13 @@ func (f *ChainReport) chart() (svg, png []byte, err error) {
 		for i, way := range ChainWays() {
 			var points plotter.XYs
 			for _, hops := range f.Hops {
-				at := plotter.XY{X: float64(hops), Y: f.Find(way, hops, size).Median.Median * 1e6}
-				points = append(points, at)
-				p.Y.Max = max(p.Y.Max, at.Y*1.25) // room for the legend
+				if r := f.Find(way, hops, size); r != nil {
+					points = append(points, plotter.XY{X: float64(hops), Y: r.Median.Median * 1e6})
+					p.Y.Max = max(p.Y.Max, r.Median.Median*1e6*1.25) // room for the legend
+				}
+			}
+			if points == nil {
+				continue
 			}
 			look := chartLine{colour: plotutil.Color(i), shape: plotutil.Shape(i), dashed: size != f.Sizes[0]}
 			if err := addLine(p, fmt.Sprintf("%s, %d bytes", chainTitles[way], size), points, look); err != nil {

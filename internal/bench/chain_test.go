@@ -24,6 +24,12 @@ func TestChain(t *testing.T) {
 		for _, hops := range size.Hops {
 			for _, bytes := range size.Sizes {
 				r := report.Find(way, hops, bytes)
+				if way == bench.ChainMPLS && hops == 1 { // no label, no figure
+					if r != nil {
+						t.Errorf("%+v", r)
+					}
+					continue
+				}
 				if r == nil || r.Answered != o.Rounds*size.Echoes || r.Median.Median <= 0 || r.P99.Median < r.Median.Median ||
 					len(r.OfIP.Samples) != o.Rounds || len(r.OfKernel.Samples) != o.Rounds {
 					t.Errorf("%s, routers: %d, %d bytes: %+v", way, hops, bytes, r)
@@ -46,8 +52,5 @@ func TestChain(t *testing.T) {
 		if fields.Results[0][name] == nil {
 			t.Errorf("a result has no %s", name)
 		}
-	}
-	for _, r := range report.Results {
-		t.Logf("%s hops %d bytes %d: %.2f us, p99 %.2f", r.Way, r.Hops, r.Bytes, r.Median.Median*1e6, r.P99.Median*1e6)
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // chainCounters are those of all routers of both chains.
-type chainCounters struct{ plain, fast []counters }
+type chainCounters struct{ plain, fast []labelCounters }
 
 func (c *chain) counters(ctx context.Context) (all chainCounters, err error) {
 	for _, r := range c.plain.Routers {
@@ -33,36 +33,47 @@ func (c *chain) counters(ctx context.Context) (all chainCounters, err error) {
 	return all, nil
 }
 
-// count notes packets that were sent with labels over so many routers.
-func (c *chain) count(hops int, packets uint64) {
-	for n := 1; n <= hops; n++ {
-		c.sent[lab.ChainLabel(hops, n, false)] += packets
+// count notes packets that were sent over so many routers by labels, and answered so.
+func (c *chain) count(hops int, requests, answers uint64) {
+	for n := 2; n <= hops; n++ {
+		c.sent[lab.ChainLabel(hops, n, false)] += requests
+		c.sent[lab.ChainLabel(hops, n-1, true)] += answers
 	}
 }
 
 // went wants that every router on the way has counted every request and every answer, as what it was: the
-// kernel's routers as forwarded, shunt's as switched if it had a label there, else as a hit or, where a lease was proved, as forwarded.
+// kernel's routers as forwarded, shunt's as switched if it came with a label, else as a hit or, where a lease was proved, as forwarded,
+// and as imposed where it got its label.
 func (c *chain) went(all []*chainCase, before, after chainCounters) error {
 	for i := range after.plain {
-		sent := map[ChainWay]uint64{} // by those that pass this router
+		var kernel, plain, switched, imposed uint64 // packets that pass this router
 		for _, one := range all {
-			if r := one.result; r.Hops > i {
-				sent[r.Way] += one.sent
+			switch r := one.result; {
+			case r.Hops <= i:
+			case r.Way == ChainKernel:
+				kernel += 2 * one.sent
+			case r.Way == ChainIP:
+				plain += 2 * one.sent
+			case i == 0 || i == r.Hops-1: // it pushes one way, and pops the other
+				plain, switched, imposed = plain+one.sent, switched+one.sent, imposed+one.sent
+			default:
+				switched += 2 * one.sent
 			}
 		}
-		if got := after.plain[i].forwarded - before.plain[i].forwarded; got != 2*sent[ChainKernel] {
-			return fmt.Errorf("bench: counters disagree: router %d's kernel has forwarded %d packets of %d", i+1, got, 2*sent[ChainKernel])
+		if got := after.plain[i].forwarded - before.plain[i].forwarded; got != kernel {
+			return fmt.Errorf("bench: counters disagree: router %d's kernel has forwarded %d packets of %d", i+1, got, kernel)
 		}
 		a, b := after.fast[i], before.fast[i]
-		switched, plain := a.labels-b.labels, (a.hits-b.hits)-(a.labels-b.labels)+a.forwarded-b.forwarded
-		if want := 2*sent[ChainIP] + sent[ChainMPLS]; switched != sent[ChainMPLS] || plain != want {
-			return fmt.Errorf("bench: counters disagree: shunt's router %d has switched %d packets of %d, and %d of %d were hits or forwarded by the kernel",
-				i+1, switched, sent[ChainMPLS], plain, want)
+		gotSwitched := a.labels - b.labels
+		gotPlain := a.hits - b.hits - gotSwitched + a.forwarded - b.forwarded
+		if gotImposed := a.imposed - b.imposed; gotSwitched != switched || gotPlain != plain || gotImposed != imposed {
+			return fmt.Errorf("bench: counters disagree: shunt's router %d has switched %d packets of %d, given %d of %d their label, and %d of %d were hits or forwarded by the kernel",
+				i+1, gotSwitched, switched, gotImposed, imposed, gotPlain, plain)
 		}
 	}
 	for _, one := range all {
 		if one.result.Way == ChainMPLS {
-			c.count(one.result.Hops, one.sent)
+			c.count(one.result.Hops, one.sent, one.sent)
 		}
 	}
 	return nil
@@ -117,28 +128,33 @@ func (c *chain) wire(ctx context.Context, hops int) (err error) {
 	return nil
 }
 
-// look sends one request with labels, and checks what comes to the host.
+// looks is how many frames of a size are looked at: more than shunt needs to learn a flow.
+const looks = 15
+
+// look sends requests, and checks what comes to the host.
 func (c *chain) look(fd, hops, bytes int) error {
 	e := c.way(ChainMPLS, hops, bytes)
-	e.next()
-	if err := e.send(); err != nil {
-		return err
-	}
-	c.count(hops, 1)
 	got := make([]byte, 2048)
-	n, err := unix.Read(fd, got)
-	if err != nil {
-		return fmt.Errorf("bench: no frame with a label came: %w", err)
-	}
-	if n != bytes+4 {
-		return fmt.Errorf("bench: of %d bytes and a label %d came", bytes, n)
-	}
-	want := uint32(chainLast+hops)<<12 | 1<<8 | uint32(echoTTL-hops)
-	if entry := binary.BigEndian.Uint32(got[14:]); binary.BigEndian.Uint16(got[12:]) != etherMPLS || entry != want {
-		return fmt.Errorf("bench: a frame came with EtherType %x and label stack entry %08x; it must be 8847 and %08x", got[12:14], entry, want)
-	}
-	if string(got[18+24:n]) != string(e.frame[18+24:]) {
-		return errors.New("bench: what is behind the label and the IP header is not what was sent")
+	for range looks {
+		e.next()
+		if err := e.send(); err != nil {
+			return err
+		}
+		c.count(hops, 1, 0)
+		n, err := unix.Read(fd, got)
+		if err != nil {
+			return fmt.Errorf("bench: no frame with a label came: %w", err)
+		}
+		if n != bytes+4 {
+			return fmt.Errorf("bench: of %d bytes and a label %d came", bytes, n)
+		}
+		want := uint32(chainLast+hops)<<12 | 1<<8 | uint32(echoTTL-hops)
+		if entry := binary.BigEndian.Uint32(got[14:]); binary.BigEndian.Uint16(got[12:]) != etherMPLS || entry != want {
+			return fmt.Errorf("bench: a frame came with EtherType %x and label stack entry %08x; it must be 8847 and %08x", got[12:14], entry, want)
+		}
+		if string(got[18+20:n]) != string(e.frame[14+20:]) {
+			return errors.New("bench: what is behind the label and the IP header is not what was sent")
+		}
 	}
 	return nil
 }

@@ -30,7 +30,6 @@ const (
 type echoes struct {
 	fd    int    // of the host that sends: it would get the answers to all others there, too
 	frame []byte // the next request
-	label int    // bytes of labels in it
 	seq   uint16
 	hops  int // that answers have come over
 	sent  uint64
@@ -44,25 +43,17 @@ type echoWay struct {
 	dest     netip.Addr
 	hops     int // to it
 	id       uint16
-	label    uint32 // that they leave with; 0: none
-	ethernet int    // bytes, without FCS and labels: 60 to 1514
+	ethernet int // bytes, without FCS: 60 to 1514
 }
 
 // newEchoes lays out the requests that go by a socket of the host.
 func newEchoes(fd int, w echoWay) *echoes {
 	e := &echoes{fd: fd, hops: w.hops}
-	if w.label != 0 {
-		e.label = 4
-	}
-	f := make([]byte, w.ethernet+e.label)
+	f := make([]byte, w.ethernet)
 	copy(f, w.to.MAC)
 	copy(f[6:], w.from.MAC)
 	binary.BigEndian.PutUint16(f[12:], etherIPv4)
-	if w.label != 0 {
-		binary.BigEndian.PutUint16(f[12:], etherMPLS)
-		binary.BigEndian.PutUint32(f[14:], w.label<<12|1<<8|echoTTL)
-	}
-	ip := f[14+e.label:]
+	ip := f[14:]
 	ip[0], ip[8], ip[9] = 0x45, echoTTL, unix.IPPROTO_ICMP
 	binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
 	copy(ip[12:], w.source.AsSlice())
@@ -121,7 +112,7 @@ func pinned(do func() error) error {
 // next numbers the next request.
 func (e *echoes) next() {
 	e.seq++
-	icmp := e.frame[14+e.label+20:]
+	icmp := e.frame[14+20:]
 	binary.BigEndian.PutUint16(icmp[6:], e.seq)
 	binary.BigEndian.PutUint16(icmp[2:], 0)
 	binary.BigEndian.PutUint16(icmp[2:], inetSum(icmp))
@@ -175,7 +166,7 @@ func (e *echoes) receive(buffer []byte) (n int, err error) {
 // check wants the answer to the last request, byte by byte: its EtherType, a TTL that is less by
 // one for each router, and what was sent.
 func (e *echoes) check(got []byte) error {
-	sent := e.frame[14+e.label:]
+	sent := e.frame[14:]
 	switch {
 	case len(got) < echoHead || len(got) != 14+len(sent):
 		return fmt.Errorf("bench: an answer of %d bytes to a request of %d", len(got), 14+len(sent))

@@ -21,6 +21,9 @@ func TestWriteFiles(t *testing.T) {
 	row := &ChainReport{Hops: []int{1, 2}, Sizes: []int{60}}
 	for _, way := range ChainWays() {
 		for _, hops := range row.Hops {
+			if way == ChainMPLS && hops == 1 {
+				continue
+			}
 			row.Results = append(row.Results, ChainResult{Way: way, Hops: hops, Bytes: 60, Median: s})
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"shunt/internal/api"
@@ -43,6 +44,7 @@ type LSRPhase struct {
 	Sent      uint64  `json:"sent"`
 	Sunk      uint64  `json:"sunk"`      // with the right EtherType and label, at the bottom and alone; or without, if so wanted
 	Switched  uint64  `json:"switched"`  // by shunt's counter mpls_switched
+	Imposed   uint64  `json:"imposed"`   // by mpls_imposed: IP that got a label, which is a hit or forwarded by the kernel besides
 	Hits      uint64  `json:"hits"`      // by shunt's counter of IP packets repeated
 	Forwarded uint64  `json:"forwarded"` // by the kernel's counter
 	Reordered uint64  `json:"reordered"` // frames that came after a later one of their flow
@@ -61,7 +63,7 @@ const (
 
 // LSROperations are all that are measured, in the order of tables.
 func LSROperations() []LSROperation {
-	return []LSROperation{LSRLimit, LSRKernel, lab.OpIP, lab.OpSwap, lab.OpPopSwap, lab.OpPHP}
+	return []LSROperation{LSRLimit, LSRKernel, lab.OpIP, lab.OpPush, lab.OpSwap, lab.OpPopSwap, lab.OpPHP}
 }
 
 // LSRSize says how much `shunt lab lsr` measures.
@@ -75,6 +77,9 @@ type LSRSize struct {
 // shunt, one with nothing, one with an empty redirect. So between two operations there is no more
 // than a change of the sink, and those of one size follow on each other.
 func LSR(ctx context.Context, o Options, size LSRSize) (*LSRReport, error) {
+	if runtime.NumCPU() < 2 {
+		return nil, errors.New("bench: this machine has one core; the directions take two")
+	}
 	report := &LSRReport{Sizes: size.Sizes, Window: size.Long.Seconds(), Head: o.head("lsr", 5,
 		"Frames per second of a label switching router by operation and size, beside IP",
 		"UDP, one flow; generator, router and sink share a core; with two cores both directions, each on its own; every frame's EtherType, label and stack depth verified; operations in turn; medians")}
@@ -225,7 +230,7 @@ func (l *lsr) phase(ctx context.Context, of *LSRResult) (p LSRPhase, err error) 
 
 // send has all directions send for so long, at the same time, and counts.
 func (l *lsr) send(ctx context.Context, r *rig, ways []*lsrWay, long time.Duration) (sum LSRPhase, err error) {
-	before, err := r.counters(ctx)
+	before, err := countersOf(ctx, r.top.LAN.NS, r.client)
 	if err != nil {
 		return sum, err
 	}
@@ -245,8 +250,8 @@ func (l *lsr) send(ctx context.Context, r *rig, ways []*lsrWay, long time.Durati
 	if ctx.Err() != nil {
 		return sum, errInterrupted
 	}
-	after, err := r.counters(ctx)
-	sum.Switched = after.labels - before.labels
+	after, err := countersOf(ctx, r.top.LAN.NS, r.client)
+	sum.Switched, sum.Imposed = after.labels-before.labels, after.imposed-before.imposed
 	sum.Hits, sum.Forwarded = after.hits-before.hits-sum.Switched, after.forwarded-before.forwarded
 	return sum, err
 }
@@ -275,13 +280,17 @@ func (p *LSRPhase) audit(of *LSRResult) error {
 	case lab.OpIP, lab.OpPush: // whoever proves a lease goes by the kernel
 		want = LSRPhase{Forwarded: p.Forwarded, Hits: p.Sunk - p.Forwarded}
 	}
+	if of.Operation == lab.OpPush {
+		want.Imposed = p.Sunk
+	}
 	switch {
 	case p.Sent == 0:
 		return errors.New("bench: nothing was sent")
 	case p.Sunk != p.Sent:
 		return fmt.Errorf("bench: %d frames were sent, %d came as they should and %d otherwise; is another program at work on this machine?", p.Sent, p.Sunk, s.Foreign)
-	case p.Switched != want.Switched || p.Hits != want.Hits || p.Forwarded != want.Forwarded:
-		return fmt.Errorf("bench: counters disagree: %d frames sunk, %d switched, %d hits and %d forwarded by the kernel", p.Sunk, p.Switched, p.Hits, p.Forwarded)
+	case p.Switched != want.Switched || p.Imposed != want.Imposed || p.Hits != want.Hits || p.Forwarded != want.Forwarded:
+		return fmt.Errorf("bench: counters disagree: %d frames sunk, %d switched, %d imposed, %d hits and %d forwarded by the kernel",
+			p.Sunk, p.Switched, p.Imposed, p.Hits, p.Forwarded)
 	case s.Bytes != p.Sunk*uint64(of.BytesOut):
 		return fmt.Errorf("bench: %d frames of %d bytes were sunk with %d bytes", p.Sunk, of.BytesOut, s.Bytes)
 	case s.Verified == 0 || s.Bad()+s.Duplicates+s.Lost > 0:

@@ -36,6 +36,9 @@ func TestLSR(t *testing.T) {
 				bench.LSRLimit: {}, bench.LSRKernel: {2: true}, lab.OpIP: {1: true}, lab.OpPush: {1: true},
 				lab.OpSwap: {0: true}, lab.OpPopSwap: {0: true}, lab.OpPHP: {0: true},
 			}[r.Operation]
+			if push := r.Operation == lab.OpPush; p.Imposed > 0 != push {
+				t.Errorf("%s: %+v", r.Operation, p)
+			}
 			if p.Sent == 0 || p.Sunk != p.Sent || p.PPS <= 0 || want != [3]bool{p.Switched > 0, p.Hits > 0, want[2] && p.Forwarded > 0} {
 				t.Errorf("%s, cores: %d: %+v", r.Operation, r.Cores, p)
 			}

@@ -103,18 +103,25 @@ type counters struct {
 	forwarded uint64 // by the kernel's IPv4 and IPv6
 }
 
+// labelCounters also tell of packets that got their first label, which are hits or forwarded besides.
+type labelCounters struct {
+	counters
+	imposed uint64
+}
+
 func (r *rig) counters(ctx context.Context) (counters, error) {
-	return countersOf(ctx, r.top.LAN.NS, r.client)
+	c, err := countersOf(ctx, r.top.LAN.NS, r.client)
+	return c.counters, err
 }
 
 // countersOf are those of a router, with a daemon or without (nil).
-func countersOf(ctx context.Context, router *lab.NS, client *api.Client) (c counters, err error) {
+func countersOf(ctx context.Context, router *lab.NS, client *api.Client) (c labelCounters, err error) {
 	if client != nil {
 		var s api.Status
 		if s, err = client.Status(ctx); err != nil {
 			return c, err
 		}
-		c.labels = s.Counters[api.StageMPLS]["mpls_switched"]
+		c.labels, c.imposed = s.Counters[api.StageMPLS]["mpls_switched"], s.Counters[api.StageMPLS]["mpls_imposed"]
 		c.hits, c.xdp = s.Hits+c.labels, s.Counters[api.StageXDP]["hit"]
 	}
 	err = router.Do(func() error {

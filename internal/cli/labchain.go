@@ -76,9 +76,10 @@ routes in each router:
                 |             |
                host          host
 
-Alone, or as "run", it measures round trips (ICMP echo, by ways in turn): IP by the kernel, IP by shunt, and
-MPLS by shunt. Each answer is looked at byte by byte, the labels on the wire at the
-last router, and the counters of every router must agree, or the run is void.`,
+Alone, or as "run", it measures round trips (ICMP echo, one at a time): IP by the kernel, IP
+by shunt, and MPLS by shunt, whose first router pushes a label that the last one takes off.
+Each answer is looked at byte by byte, the labels on the wire at the last router, and the
+counters of every router must agree, or the run is void. About two minutes.`,
 		Example: `  shunt lab chain --hops 1..9 --routes 50000
   shunt lab chain --hops 3 --routes 1000 --rounds 1 --json
   shunt lab chain up --hops 3 && shunt lab chain down`,
@@ -148,6 +149,10 @@ func printChainLab(p *page, binary string, c *lab.Chain) {
 	p.line("")
 	p.line("%s", p.paint(fmt.Sprintf("From the first host to the one behind router %d, by IP:", last), bold))
 	p.line("  ip netns exec %s ping -i 0.05 %s", c.First.NS.Name(), c.Hosts[last-1].V4.Addr())
+	if last > 1 {
+		p.line("%s", p.paint("The same way by labels, forth and back:", bold))
+		p.line("  ip netns exec %s ping -i 0.05 -I %s %s", c.First.NS.Name(), c.Switched(0), c.Switched(last))
+	}
 	p.line("")
 	p.line("%s", p.paint("See what the routers make of it:", bold))
 	for _, command := range []string{"flows", "mpls ilm", "mpls stats"} {
@@ -166,11 +171,14 @@ func printChain(p *page, r *bench.ChainReport) {
 		for _, hops := range r.Hops {
 			row := []any{plainInt(hops)}
 			for _, way := range bench.ChainWays() {
-				of := r.Find(way, hops, bytes)
-				row = append(row, fixed(of.Median.Median*1e6, 1), fixed(of.P99.Median*1e6, 1))
+				if of := r.Find(way, hops, bytes); of != nil {
+					row = append(row, fixed(of.Median.Median*1e6, 1), fixed(of.P99.Median*1e6, 1))
+				}
 			}
-			mpls := r.Find(bench.ChainMPLS, hops, bytes)
-			t.add(append(row, spreadText(mpls.OfIP), fixed(mpls.OfKernel.Median, 2))...)
+			if mpls := r.Find(bench.ChainMPLS, hops, bytes); mpls != nil {
+				row = append(row, spreadText(mpls.OfIP), fixed(mpls.OfKernel.Median, 2))
+			}
+			t.add(row...)
 		}
 		p.table(t)
 		p.line("")
@@ -184,10 +192,14 @@ func printChain(p *page, r *bench.ChainReport) {
 	for _, bytes := range r.Sizes {
 		row := []any{plainInt(bytes)}
 		for _, way := range bench.ChainWays() {
-			row = append(row, fixed(r.Find(way, last, bytes).Median.Median*1e6, 1))
+			if of := r.Find(way, last, bytes); of != nil {
+				row = append(row, fixed(of.Median.Median*1e6, 1))
+			}
 		}
-		mpls := r.Find(bench.ChainMPLS, last, bytes)
-		t.add(append(row, spreadText(mpls.OfIP), spreadText(mpls.OfKernel))...)
+		if mpls := r.Find(bench.ChainMPLS, last, bytes); mpls != nil {
+			row = append(row, spreadText(mpls.OfIP), spreadText(mpls.OfKernel))
+		}
+		t.add(row...)
 	}
 	p.table(t)
 	p.line("")

@@ -36,7 +36,7 @@ func (e *env) labLSR() *cobra.Command {
   client  eth0 ------ lan  router  wan ------ eth0  server
   198.18.0.2                                  198.19.0.2
 
-Alone, or as "run", it measures frames of 60 to 1500 bytes: swap, pop and swap, PHP
+Alone, or as "run", it measures frames of 60 to 1500 bytes: push, swap, pop and swap, PHP
 and plain IP, beside the kernel's IP and an empty redirect, on one core and on two. The
 sink takes a frame only with the right EtherType, label and stack depth, and the counters of
 shunt, of each label and of the kernel must agree with it, or the run is void. About five minutes.`,

@@ -91,8 +91,8 @@ func TestChainUp(t *testing.T) {
 			t.Errorf("no %q in:\n%s", words, said)
 		}
 	}
-	if len(pings(said)) == 0 {
-		t.Errorf("no ping in:\n%s", said)
+	if len(pings(said)) != 2 {
+		t.Errorf("no two pings in:\n%s", said)
 	}
 }
 

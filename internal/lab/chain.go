@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 // Bounds of ChainOptions.
@@ -230,29 +229,50 @@ func ChainLabel(hops, router int, back bool) uint32 {
 }
 
 // Tables are the lines for `shunt mpls apply` on a router, by its place from 0 on, that make an LSP from the
-// first host to each and back. Labels are swapped by every router but the last, which pops them and sends the packet to
-// the host, without a look at its routes.
+// first host to each that is more than one router away, and back: the first router pushes a label, the
+// others swap it, and the last pops it and sends the packet to the host, without a look at its routes.
 func (c *Chain) Tables(i int) []string {
 	n := i + 1
-	ports := []string{"west", "host"}
-	if n < len(c.Routers) {
-		ports = append(ports, "east")
+	var lines []string
+	entry := func(id, hops int, back bool, list string) {
+		lines = append(lines, fmt.Sprintf("nhlfe add %d %s", id, list), fmt.Sprintf("ilm add %d nhlfe %d", ChainLabel(hops, n, back), id))
 	}
-	lines := []string{"space set " + strings.Join(ports, " ") + " 0"}
-	for hops := n; hops <= len(c.Routers); hops++ {
-		forth := fmt.Sprintf("pop send dev host via inet %s", c.Switched(hops))
-		if n < hops {
-			forth = fmt.Sprintf("swap %d %s", ChainLabel(hops, n+1, false), c.eastward(i))
+	push := func(id, hops int, to int, back bool, send string) {
+		next := n + 1
+		if back {
+			next = n - 1
 		}
-		back := fmt.Sprintf("pop send dev west via inet %s", c.Switched(0))
-		if n > 1 {
-			back = fmt.Sprintf("swap %d %s", ChainLabel(hops, n-1, true), c.westward(i))
-		}
-		lines = append(lines,
-			fmt.Sprintf("nhlfe add %d %s", hops, forth), fmt.Sprintf("ilm add %d nhlfe %d", ChainLabel(hops, n, false), hops),
-			fmt.Sprintf("nhlfe add %d %s", 100+hops, back), fmt.Sprintf("ilm add %d nhlfe %d", ChainLabel(hops, n, true), 100+hops))
+		lines = append(lines, fmt.Sprintf("nhlfe add %d push %d %s", id, ChainLabel(hops, next, back), send),
+			fmt.Sprintf("ftn add %s/32 nhlfe %d", c.Switched(to), id))
 	}
-	return lines
+	for hops := max(n, 2); hops <= len(c.Routers); hops++ {
+		forth, back := hops, 100+hops
+		switch n {
+		case 1:
+			push(forth, hops, hops, false, c.eastward(i))
+			entry(back, hops, true, fmt.Sprintf("pop send dev west via inet %s", c.Switched(0)))
+		case hops:
+			entry(forth, hops, false, fmt.Sprintf("pop send dev host via inet %s", c.Switched(hops)))
+			push(back, hops, 0, true, c.westward(i))
+		default:
+			entry(forth, hops, false, fmt.Sprintf("swap %d %s", ChainLabel(hops, n+1, false), c.eastward(i)))
+			entry(back, hops, true, fmt.Sprintf("swap %d %s", ChainLabel(hops, n-1, true), c.westward(i)))
+		}
+	}
+	return append(lines, c.space(n))
+}
+
+// space lets a router's ports to other routers take labels; with none there, that to the first host.
+func (c *Chain) space(n int) string {
+	switch {
+	case n == 1 && len(c.Routers) == 1:
+		return "space set west 0"
+	case n == 1:
+		return "space set east 0"
+	case n == len(c.Routers):
+		return "space set west 0"
+	}
+	return "space set west east 0"
 }
 
 // eastward and westward send to the router behind or before one.

@@ -64,23 +64,21 @@ func TestChainTables(t *testing.T) {
 		c.Routers = append(c.Routers, r)
 	}
 	want := [][]string{{
-		"space set west host east 0",
-		"nhlfe add 1 pop send dev host via inet 10.128.1.3", "ilm add 1017 nhlfe 1",
-		"nhlfe add 101 pop send dev west via inet 10.128.0.3", "ilm add 2017 nhlfe 101",
-		"nhlfe add 2 swap 1034 send dev east via inet 198.18.1.2", "ilm add 1033 nhlfe 2",
+		"nhlfe add 2 push 1034 send dev east via inet 198.18.1.2", "ftn add 10.128.2.3/32 nhlfe 2",
 		"nhlfe add 102 pop send dev west via inet 10.128.0.3", "ilm add 2033 nhlfe 102",
-		"nhlfe add 3 swap 1050 send dev east via inet 198.18.1.2", "ilm add 1049 nhlfe 3",
+		"nhlfe add 3 push 1050 send dev east via inet 198.18.1.2", "ftn add 10.128.3.3/32 nhlfe 3",
 		"nhlfe add 103 pop send dev west via inet 10.128.0.3", "ilm add 2049 nhlfe 103",
+		"space set east 0",
 	}, {
-		"space set west host east 0",
 		"nhlfe add 2 pop send dev host via inet 10.128.2.3", "ilm add 1034 nhlfe 2",
-		"nhlfe add 102 swap 2033 send dev west via inet 198.18.1.1", "ilm add 2034 nhlfe 102",
+		"nhlfe add 102 push 2033 send dev west via inet 198.18.1.1", "ftn add 10.128.0.3/32 nhlfe 102",
 		"nhlfe add 3 swap 1051 send dev east via inet 198.18.2.2", "ilm add 1050 nhlfe 3",
 		"nhlfe add 103 swap 2049 send dev west via inet 198.18.1.1", "ilm add 2050 nhlfe 103",
+		"space set west east 0",
 	}, {
-		"space set west host 0",
 		"nhlfe add 3 pop send dev host via inet 10.128.3.3", "ilm add 1051 nhlfe 3",
-		"nhlfe add 103 swap 2050 send dev west via inet 198.18.2.1", "ilm add 2051 nhlfe 103",
+		"nhlfe add 103 push 2050 send dev west via inet 198.18.2.1", "ftn add 10.128.0.3/32 nhlfe 103",
+		"space set west 0",
 	}}
 	for i := range c.Routers {
 		if got := c.Tables(i); !slices.Equal(got, want[i]) {

@@ -68,7 +68,7 @@ func LSR(name string, kept bool) (*Topology, error) {
 	return t, nil
 }
 
-// LSRTables are the lines for `shunt mpls apply` that make the router do all operations on labelled frames.
+// LSRTables are the lines for `shunt mpls apply` that make the router do all operations.
 func (t *Topology) LSRTables() []string {
 	lines := []string{fmt.Sprintf("space set %s %s 0", t.LAN.Device, t.WAN.Device)}
 	id := 0
@@ -88,6 +88,13 @@ func (t *Topology) LSRTables() []string {
 		entry(in[1], lsrContext, fmt.Sprintf("swap %d %s", out, send))
 		in, _ = OpPHP.Labels(back)
 		entry(in[0], 0, "pop "+send)
+		_, out = OpPush.Labels(back)
+		beyond := BeyondServer
+		if back {
+			beyond = BeyondClient
+		}
+		id++
+		lines = append(lines, fmt.Sprintf("nhlfe add %d push %d %s", id, out, send), fmt.Sprintf("ftn add %s nhlfe %d", beyond, id))
 	}
 	return lines
 }
