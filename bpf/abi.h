@@ -290,7 +290,7 @@ struct control {
 	__u64 policed;			/* a bit for each reason that has a rate */
 	struct rate rates[RATES];	/* by reason */
 	__u32 source_flows;		/* slots that one source may hold; 0: any number */
-	__u32 label_hold;		/* jiffies that labels are switched with the daemon dead */
+	__u32 label_hold;		/* jiffies after its last heartbeat that labels are switched; ~0: for ever */
 	__u32 imposer;			/* ifindex of where IP packets get their labels; 0: none do */
 	__u32 zero;
 };

@@ -20,6 +20,20 @@ enum mpls_size {
 	LABEL_DEEP = 16,		/* labels that are looked through for what is below them */
 	LABEL_MAPS = 256,
 	LABEL_CHOICES = 64,
+	LABEL_ADJACENCIES = 4096,	/* and none */
+	LABEL_PORT_MAC = 16,		/* bit of label_port.key */
+};
+
+/* Numbers that are known when the program is loaded. They stand in its instructions: the daemon writes
+ * them in the place of these. */
+enum loaded {
+	CPUS = 0x5ab1e000,		/* less one, as all numbers of rows; a power of two */
+	NHLFES,
+	NHLFE_ROWS,
+	CHOICES,
+	SEGMENTS,			/* of a CPU */
+	SEGMENTS_SIZE,			/* in bytes */
+	LOSSES_SIZE,
 };
 
 /* Programs that shunt_mpls() calls, by their row in `programs`. */
@@ -91,6 +105,13 @@ struct nhlfe {
 	struct push push[LABEL_PUSHES];	/* the innermost first */
 };
 
+/* An NHLFE that is a plain swap, in the one word that packets need of it: the label, as it stands on
+ * the wire, its row of counters and its adjacency, from these bits on. 0: it is no plain swap. */
+enum swap {
+	SWAP_SEGMENT = 32,
+	SWAP_ADJACENCY = 52,
+};
+
 /* By TC, by DSCP, or by hash: other NHLFEs, 0: none. */
 struct choice {
 	__u32 nhlfe[LABEL_CHOICES];
@@ -101,33 +122,39 @@ struct label_map {
 	__u8 to[64];
 };
 
-/* Where frames go: a neighbour of a port. The first eight bytes are written at once. */
+/* Where frames go: a neighbour of a port. Each half is written at once. */
 struct adjacency {
 	__u8 dmac[6], smac[6];
-	__u16 mtu;			/* of the port */
+	__u16 mtu;			/* of the port; 0: nowhere, the neighbour or the port is not there */
 	__u16 tx;			/* index into the devmap */
-	__u32 ifindex;			/* 0: nowhere, the neighbour or the port is not there */
-	__u32 zero[3];
 };
 
-/* Which labels come in by a port. */
+/* Which labels come in by a port. Each half is written at once. */
 struct label_port {
-	__u32 ifindex;			/* of MAX_PORTS ones that share a row one can have labels */
-	__u16 space;			/* and 1; 0: none */
-	__u8 mac[6];
+	__u32 ifindex;			/* of MAX_PORTS ones that share a row one can have labels; 0: none has */
 	__u16 upstream;			/* space of upstream-assigned labels, and 1; 0: no groups */
 	__u16 zero;
+	__u64 key;			/* its space, and from bit LABEL_PORT_MAC on its MAC, as it lies in memory */
 };
 
-/* RFC 3813, of an in-segment or an out-segment, per CPU. */
+/* RFC 3813, per CPU. */
 struct segment {
 	__u64 packets, octets;		/* of labels and payload */
+};
+
+/* A row is one of a label's and one of an NHLFE's, which have nothing to do with one another. */
+struct segment_pair {
+	struct segment in, out;
+};
+
+/* Of an in-segment: what is none of `packets` of any out-segment. */
+struct loss {
 	__u64 errors, discards;
 };
 
 _Static_assert(sizeof(struct ilm) == 8, "ilm");
 _Static_assert(sizeof(struct nhlfe) == 160, "nhlfe");
-_Static_assert(sizeof(struct adjacency) == 32, "adjacency");
+_Static_assert(sizeof(struct adjacency) == 16, "adjacency");
 _Static_assert(sizeof(struct label_port) == 16, "label_port");
 
 #endif

@@ -43,6 +43,9 @@ enum { AHEAD = 17 };	/* bits */
 
 static __always_inline int passed(__u32 t, __u32 now) { return (t - now - 1) >> AHEAD != 0; }
 
+/* The daemon is dead for longer than labels may live. */
+static __always_inline int orphaned(__u32 now) { return now - ctl.beat > ctl.label_hold; }
+
 struct place {
 	__u32 bucket, way;
 	__u32 seq;		/* as read before the key was compared */

@@ -23,6 +23,9 @@
  * would become one search through all the values. */
 #define forget(x) asm volatile("" : "+r"(x))
 
+/* x, but what is found out of it is not known of x. */
+#define another(x) ({ typeof(x) another_; asm("" : "=r"(another_) : "0"(x)); another_; })
+
 /* Read here and now, and as wide as it is. */
 #define OUR(x) (*(volatile typeof(x) *)&(x))
 

@@ -4,7 +4,7 @@
  *
  * Only fields in use are declared; their offsets come from the running kernel's
  * BTF when the programs are loaded. Written for Linux 6.6 and later. Read by
- * sight.h and learn.h; the XDP program needs none of it.
+ * sight.h, learn.h and mpls.bpf.c; the XDP program for IP needs none of it.
  */
 #ifndef SHUNT_KERNEL_H
 #define SHUNT_KERNEL_H
@@ -60,6 +60,9 @@ struct dst_entry {
 } CORE;
 struct rtable { struct dst_entry dst; __u32 rt_mtu_locked : 1, rt_pmtu : 31; } CORE;
 enum { METRIC_MTU = 1 };		/* RTAX_MTU - 1 */
+
+/* net/xdp.h */
+struct xdp_buff { __u32 flags; } CORE;
 
 /* net/netfilter/nf_conntrack.h */
 union nf_inet_addr { __u32 all[4]; } CORE;

@@ -77,7 +77,7 @@ __noinline __u32 lsp_of(struct __sk_buff *skb)
 	const __u32 *mtu = 0;
 	struct ethhdr eth;
 
-	if (ctl.label_hold && passed(ctl.beat + ctl.label_hold, now_jiffies()))
+	if (orphaned(now_jiffies()))
 		return 0;
 	if (bpf_skb_load_bytes(skb, 0, &eth, sizeof(eth)) || !is_routed(skb, k, &eth))
 		return 0;

@@ -2,7 +2,7 @@
 /*
  * maps_mpls.h: the tables of label switching, made when the first port gets a label space. The
  * daemon writes all of them but the counters, through memory that it shares; XDP reads. Row 0
- * of each is nothing. All but the label spaces are global variables, whose rows are found by
+ * of each is nothing. All but the label spaces over 0 are global variables, whose rows are found by
  * arithmetic; each has a power of two of them, which the daemon sets at load time.
  */
 #ifndef SHUNT_MAPS_MPLS_H
@@ -11,7 +11,10 @@
 #include "maps.h"
 #include "abi_mpls.h"
 
-/* By space, then by label. */
+/* Label space 0, which RFC 3031 3.14 calls per platform, by label. */
+struct ilm platform[2] SEC(".data.platform");
+
+/* The others, by space, then by label. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, LABEL_SPACES);
@@ -42,19 +45,22 @@ struct {
 	__type(value, __u32);
 } ftns6 SEC(".maps");
 
-/* The row of `nhlfes` that each NHLFE is in now. */
+/* The row of `nhlfes` that each NHLFE is in now; and if it is a plain swap, all of it: those
+ * who read that need no row. */
 __u32 nhlfe_rows[2] SEC(".data.nhlfe_rows");
+__u64 swaps[2] SEC(".data.swaps");
 struct nhlfe nhlfes[2] SEC(".data.nhlfes");
 struct choice choices[2] SEC(".data.choices");
-struct adjacency adjacencies[2] SEC(".data.adjacencies");
+struct adjacency adjacencies[LABEL_ADJACENCIES] SEC(".data.adjacencies");
 struct label_map label_maps[LABEL_MAPS] SEC(".data.label_maps");
 
 /* By ifindex % MAX_PORTS. */
 struct label_port label_ports[MAX_PORTS] SEC(".data.label_ports");
 
-/* A row for each label, and for each NHLFE that sends; each CPU has all rows. */
-struct segment in_segments[2] SEC(".data.in_segments");
-struct segment out_segments[2] SEC(".data.out_segments");
+/* A row for each label, and for each NHLFE that sends; each CPU has all rows. What most
+ * packets count in is together. */
+struct segment_pair segments[2] SEC(".data.segments");
+struct loss losses[2] SEC(".data.losses");
 
 /* Where what has no labels goes on. The daemon writes. */
 struct {
@@ -64,18 +70,32 @@ struct {
 	__type(value, __u32);
 } programs SEC(".maps");
 
-/* Rows less one: how many NHLFEs, and how many of the others. */
-const volatile __u32 nhlfe_mask = 1, row_mask = 1, choice_mask = 1, adjacency_mask = 1, segment_mask = 1;
+/* n, held within a number of enum loaded, or times that. */
+#define BELOW(n, last) ({ __u64 below_ = (n); asm("%0 &= %1" : "+r"(below_) : "i"(last)); below_; })
+#define TIMES(n, size) ({ __u64 times_ = (n); asm("%0 *= %1" : "+r"(times_) : "i"(size)); times_; })
 
-static __always_inline void *row_at(void *table, __u32 n, __u32 size)
+#define THIS_CPU() BELOW(bpf_get_smp_processor_id(), CPUS)
+
+static __always_inline void *row_at(void *table, __u64 n, __u32 size)
 {
 	forget(table);		/* how many rows it had when it was compiled */
-	return table + (__u64)n * size;
+	return table + n * size;
 }
 
-static __always_inline struct segment *segment_of(void *table, __u32 cpu, __u32 n)
+/* All rows of a CPU, and one of them. */
+static __always_inline struct segment_pair *segments_of(__u64 cpu)
 {
-	return row_at(table, cpu * (segment_mask + 1) + (n & segment_mask), sizeof(struct segment));
+	return row_at(segments, TIMES(cpu, SEGMENTS_SIZE), 1);
+}
+
+static __always_inline struct segment_pair *segment_at(struct segment_pair *rows, __u64 n)
+{
+	return row_at(rows, BELOW(n, SEGMENTS), sizeof(struct segment_pair));
+}
+
+static __always_inline struct loss *loss_at(__u64 cpu, __u64 n)
+{
+	return row_at(row_at(losses, TIMES(cpu, LOSSES_SIZE), 1), BELOW(n, SEGMENTS), sizeof(struct loss));
 }
 
 #endif

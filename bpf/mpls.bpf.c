@@ -14,8 +14,6 @@
 #include "relabel.h"
 #include "impose.h"
 
-enum { SWAP = NHLFE_SEND | NHLFE_SWAP << 8 | 1 << 16 | 1 << 24 };	/* and nothing else */
-
 static __always_inline int out(struct xdp_md *ctx, __u32 cpu, enum reason reason, int verdict)
 {
 	forget(reason);		/* where it comes from: the verifier knows less of that */
@@ -29,17 +27,21 @@ static __always_inline int as_ip(struct xdp_md *ctx)
 	return XDP_PASS;
 }
 
-static __always_inline const struct label_port *port_of_labels(__u32 ifindex)
+static __always_inline const struct label_port *label_port_of(__u32 ifindex)
 {
-	const struct label_port *p = &label_ports[ifindex % MAX_PORTS];
-
-	return p->ifindex == ifindex && p->space ? p : 0;
+	return &label_ports[ifindex % MAX_PORTS];
 }
 
-static __always_inline int for_us(const void *data, const struct label_port *p)
+/* Where the frame's label is looked up. LABEL_SPACES and more: nowhere, it is not for the port's MAC. */
+static __always_inline __u64 space_of(const void *data, const struct label_port *p)
 {
-	return *(const word *)data == *(const word *)p->mac && ((const __u16 *)data)[2] == *(const __u16 *)(p->mac + 4);
+	return *(const dword *)data << LABEL_PORT_MAC ^ p->key;
 }
+
+/* The label on top, in wire order. */
+static __always_inline __u32 raw_lse(const void *data) { return OUR(*(const word *)(data + ETH_HLEN)); }
+
+static __always_inline __u32 lse_of(const void *data) { return __builtin_bswap32(raw_lse(data)); }
 
 /* For the daemon, for nobody, or for who takes IP packets here. */
 static __always_inline int verdict_of(struct xdp_md *ctx, const struct walk *w, enum reason reason)
@@ -104,20 +106,24 @@ static __always_inline int to_group(const void *data)
 static __noinline int group(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	const struct label_port *p = port_of_labels(ctx->ingress_ifindex);
-	__u32 lse, upstream;
+	const struct label_port *p = label_port_of(ctx->ingress_ifindex);
+	__u32 upstream;
 
-	if (!p || data + ETH_HLEN > end)
+	if (p->ifindex != ctx->ingress_ifindex || data + ETH_HLEN > end)
 		return unfit(ctx, REASON_MPLS_OFF);
 	upstream = ((__u16 *)data)[6] == wire16(ETH_P_MPLS_MC);
 	if (!p->upstream || !to_group(data))
 		return unfit(ctx, upstream ? REASON_MPLS_OFF : REASON_NOT_HOST);
 	if (data + ETH_HLEN + LSE > end)
 		return unfit(ctx, REASON_MPLS_MALFORMED);
-	if (ctl.label_hold && passed(ctl.beat + ctl.label_hold, now_jiffies()))
+	if (orphaned(now_jiffies()))
 		return unfit(ctx, REASON_MPLS_ORPHANED);
-	lse = __builtin_bswap32(*(word *)(data + ETH_HLEN));
-	return travel(ctx, lse, (upstream ? p->upstream : p->space) - 1);
+	return travel(ctx, lse_of(data), upstream ? p->upstream - 1 : (__u16)p->key);
+}
+
+static __always_inline int labelled(const void *data, const void *end)
+{
+	return data + ETH_HLEN + LSE <= end && ((const __u16 *)data)[6] == wire16(ETH_P_MPLS_UC);
 }
 
 /* Not a label of ours, or none at all. */
@@ -133,48 +139,101 @@ static __always_inline int other(struct xdp_md *ctx, const void *data, const voi
 	return type == wire16(ETH_P_MPLS_MC) ? group(ctx) : as_ip(ctx);
 }
 
+/* A frame is swapped and counted, and its way out has gone. */
+static __noinline int gone(struct xdp_md *ctx, __u32 in, struct segment *out)
+{
+	tally_of(this_cpu(), STAGE_MPLS, ctx->ingress_ifindex)->packets[REASON_MPLS_SWITCHED]--;
+	out->packets--;
+	out->octets -= bpf_xdp_get_buff_len(ctx) - ETH_HLEN;
+	lose(in, REASON_MPLS_EGRESS_GONE);
+	return unfit(ctx, REASON_MPLS_EGRESS_GONE);
+}
+
+/* The rest of a long frame is in fragments, or there is something else about it. */
+static __always_inline __u32 flags_of(void *ctx)
+{
+	const struct xdp_buff *x = bpf_cast_to_kern_ctx(ctx);
+
+	return x->flags;
+}
+
+/* Whatever a plain swap is not, from the beginning. */
+static __noinline int any(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	const struct label_port *p = label_port_of(ctx->ingress_ifindex);
+
+	if (!labelled(data, end))
+		return other(ctx, data, end);
+	if (p->ifindex != ctx->ingress_ifindex)
+		return unfit(ctx, REASON_MPLS_OFF);
+	if (space_of(data, p) >= LABEL_SPACES)
+		return group(ctx);
+	if (orphaned(now_jiffies()))
+		return unfit(ctx, REASON_MPLS_ORPHANED);
+	return travel(ctx, lse_of(data), space_of(data, p));
+}
+
+/* A plain swap, in one line: at the first doubt any() begins anew. Calls come first and last, since they
+ * make a program put aside what it holds in registers; the redirect is the last (as for IP: xdp.bpf.c). */
 SEC("xdp.frags")
 int shunt_mpls(struct xdp_md *ctx)
 {
-	__u32 octets = bpf_xdp_get_buff_len(ctx) - ETH_HLEN, cpu = this_cpu(), now = now_jiffies(), lse;
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	const struct label_port *p = port_of_labels(ctx->ingress_ifindex);
+	const struct label_port *p;
 	const struct adjacency *a;
-	const struct nhlfe *n;
+	struct segment_pair *rows;
+	struct segment *out;
 	const struct ilm *i;
+	__u32 port, now, lse, octets, in;
+	__u64 cpu, space, to;
+	void *data, *end;
+	long verdict;
 
-	if (data + ETH_HLEN + LSE > end || ((__u16 *)data)[6] != wire16(ETH_P_MPLS_UC))
+	if (rarely(flags_of(ctx)))
+		return any(ctx);
+	cpu = THIS_CPU();
+	now = now_jiffies();
+	data = (void *)(long)ctx->data;
+	end = (void *)(long)ctx->data_end;
+	if (!labelled(data, end))
 		return other(ctx, data, end);
-	if (rarely(!p))
-		return unfit(ctx, REASON_MPLS_OFF);
-	if (rarely(!for_us(data, p)))
-		return group(ctx);
-	if (rarely(ctl.label_hold && passed(ctl.beat + ctl.label_hold, now)))
-		return unfit(ctx, REASON_MPLS_ORPHANED);
-	lse = __builtin_bswap32(*(word *)(data + ETH_HLEN));
-	i = ilm_of(p->space - 1, label_in(lse));
-	if (rarely(!i))
-		return travel(ctx, lse, p->space - 1);
-	n = nhlfe_of(i->nhlfe);
-	a = adjacency_of(n->adjacency);
-	if (*(const word *)&n->end != SWAP || n->push[0].flags || ttl_in(lse) <= 1 ||
-	    !a->ifindex || octets > a->mtu || (n->mtu && octets > n->mtu))
-		return travel(ctx, lse, p->space - 1);
-	swap_label(data, n, a, lse);
-	count_segment(segment_of(in_segments, cpu, i->segment), octets);
-	if (rarely(bpf_redirect_map(&tx, a->tx, XDP_DROP) != XDP_REDIRECT)) {
-		lose(i->segment, REASON_MPLS_EGRESS_GONE);
-		return unfit(ctx, REASON_MPLS_EGRESS_GONE);
+	port = ctx->ingress_ifindex;
+	p = label_port_of(port);
+	if (rarely(orphaned(now) || p->ifindex != port))
+		return any(ctx);
+	lse = raw_lse(data);
+	i = ilm_platform(label_in(__builtin_bswap32(lse)));
+	space = space_of(data, p);
+	if (rarely(space)) {
+		i = space < LABEL_SPACES ? ilm_of(space, label_in(lse_of(data))) : 0;
+		if (!i)
+			return any(ctx);
 	}
-	count_segment(segment_of(out_segments, cpu, n->segment), octets);
-	return out(ctx, cpu, REASON_MPLS_SWITCHED, XDP_REDIRECT);
+	to = *(__u64 *)row_at(swaps, BELOW(i->nhlfe, NHLFES), sizeof(to));
+	a = &adjacencies[to >> SWAP_ADJACENCY];		/* of no plain swap: 0, which has no MTU */
+	octets = end - data - ETH_HLEN;
+	if (rarely(octets > a->mtu || lse < 2 * TTL_ONE))
+		return any(ctx);
+	swap_label(data, lse, to, a);
+	rows = segments_of(cpu);
+	in = i->segment;
+	count_segment(&segment_at(rows, in)->in, octets);
+	out = &segment_at(rows, to >> SWAP_SEGMENT)->out;
+	count_segment(out, octets);
+	tally_of(cpu, STAGE_MPLS, port)->packets[REASON_MPLS_SWITCHED]++;
+	verdict = bpf_redirect_map(&tx, a->tx, XDP_DROP);
+	if (rarely(another(verdict) != XDP_REDIRECT))
+		return gone(ctx, in, out);
+	return verdict;
 }
 
 /* bpf2go emits an enum only if the object refers to it. */
 const struct {
 	enum mpls_size mpls_size;
+	enum loaded loaded;
 	enum nhlfe_end nhlfe_end;
 	enum nhlfe_flag nhlfe_flag;
+	enum swap swap;
 	enum push_flag push_flag;
 	enum nhlfe_need nhlfe_need;
 	enum program program;

@@ -64,30 +64,39 @@ static __always_inline int lse_at(const void *data, const void *end, __u32 at, _
 	return 1;
 }
 
-static __always_inline const struct ilm *ilm_of(__u32 space, __u32 label)
+static __always_inline const struct ilm *ilm_platform(__u32 label)
 {
-	void *labels = bpf_map_lookup_elem(&label_spaces, &space);
+	return row_at(platform, label & (LABELS - 1), sizeof(struct ilm));
+}
 
+/* 0: there is no such space. */
+static __noinline const struct ilm *ilm_of(__u32 space, __u32 label)
+{
+	void *labels;
+
+	if (!space)
+		return ilm_platform(label);
+	labels = bpf_map_lookup_elem(&label_spaces, &space);
 	return labels ? bpf_map_lookup_elem(labels, &label) : 0;
 }
 
 static __always_inline const struct nhlfe *nhlfe_of(__u32 n)
 {
-	const __u32 *row = row_at(nhlfe_rows, n & nhlfe_mask, sizeof(*row));
+	const __u32 *row = row_at(nhlfe_rows, BELOW(n, NHLFES), sizeof(*row));
 
-	return row_at(nhlfes, OUR(*row) & row_mask, sizeof(struct nhlfe));
+	return row_at(nhlfes, BELOW(OUR(*row), NHLFE_ROWS), sizeof(struct nhlfe));
 }
 
 static __always_inline const struct nhlfe *chosen(const struct nhlfe *n, __u32 key)
 {
-	const struct choice *c = row_at(choices, n->choice & choice_mask, sizeof(*c));
+	const struct choice *c = row_at(choices, BELOW(n->choice, CHOICES), sizeof(*c));
 
 	return nhlfe_of(c->nhlfe[key & (LABEL_CHOICES - 1)]);
 }
 
 static __always_inline const struct adjacency *adjacency_of(__u32 n)
 {
-	return row_at(adjacencies, n & adjacency_mask, sizeof(struct adjacency));
+	return &adjacencies[n & (LABEL_ADJACENCIES - 1)];
 }
 
 static __always_inline void count_segment(struct segment *s, __u32 octets)
@@ -99,7 +108,7 @@ static __always_inline void count_segment(struct segment *s, __u32 octets)
 /* RFC 3813: an error is the packet's own fault, a discard is not. */
 static __always_inline void lose(__u32 segment, enum reason reason)
 {
-	struct segment *s = segment_of(in_segments, this_cpu(), segment);
+	struct loss *s = loss_at(THIS_CPU(), segment);
 
 	if (reason >= REASON_MPLS_DISCARD)
 		s->discards++;
@@ -239,7 +248,7 @@ static __always_inline enum reason look_up(struct walk *w, const void *data, con
 			n = chosen(n, w->class);
 		if (n->end != NHLFE_NONE) {
 			w->segment = i->segment;
-			count_segment(segment_of(in_segments, this_cpu(), i->segment), w->octets);
+			count_segment(&segment_at(segments_of(THIS_CPU()), i->segment)->in, w->octets);
 			return enter(w, n);
 		}
 	}

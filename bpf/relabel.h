@@ -140,7 +140,7 @@ static __noinline enum reason judge(struct xdp_md *ctx, const struct walk *w, st
 		r->bottom = w->lse & BOTTOM;
 	}
 	a = adjacency_of(n->adjacency);
-	if (!a->ifindex)
+	if (!a->mtu)
 		return REASON_MPLS_NO_ADJACENCY;
 	mtu = n->mtu && n->mtu < a->mtu ? n->mtu : a->mtu;
 	return w->octets + n->pushes * LSE + ETH_HLEN - r->at > mtu ? REASON_MPLS_OVER_MTU : REASON_HIT;
@@ -205,10 +205,13 @@ static __always_inline void write_ethernet(void *data, const __u8 *macs, __u16 t
 	((__u16 *)data)[6] = type;
 }
 
-/* A plain swap: the label goes, its TC and S stay, its TTL, which is over 1, is lowered. */
-static __always_inline void swap_label(void *data, const struct nhlfe *n, const struct adjacency *a, __u32 lse)
+enum { TTL_ONE = 1 << 24 };	/* in wire order, as a number of this machine: the last byte */
+
+/* A plain swap, all of it in wire order: the label goes, its TC and S stay, its TTL, which is over 1, is
+ * lowered. */
+static __always_inline void swap_label(void *data, __u32 lse, __u32 label, const struct adjacency *a)
 {
-	*(word *)(data + ETH_HLEN) = __builtin_bswap32(n->push[0].lse | ((lse & 0xfff) - 1));
+	*(word *)(data + ETH_HLEN) = label | ((lse & __builtin_bswap32(0xfff)) - TTL_ONE);
 	edit_macs(data, a->dmac);
 }
 
@@ -245,7 +248,7 @@ static __noinline enum reason send_on(struct xdp_md *ctx, const struct walk *w, 
 	write_ethernet(data, a->dmac, n->pushes || !r->bottom ? mpls_type(n) : type_of(r));
 	if (bpf_redirect_map(&tx, a->tx, XDP_DROP) != XDP_REDIRECT)
 		return REASON_MPLS_EGRESS_GONE;
-	count_segment(segment_of(out_segments, this_cpu(), n->segment), w->octets + grown);
+	count_segment(&segment_at(segments_of(THIS_CPU()), n->segment)->out, w->octets + grown);
 	return REASON_MPLS_SWITCHED;
 }
 

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"unsafe"
 
 	"shunt/internal/lfib"
@@ -11,27 +12,21 @@ import (
 // setAdjacency says where a way out leads now. Packets see the old neighbour or the new one. One
 // that nobody has spoken of leads nowhere.
 func (l *tables) setAdjacency(to *Adjacency) error {
-	if to.ID == 0 || to.ID >= mostAdjacencies {
-		return fmt.Errorf("over %d ways out of labels: use fewer neighbours", mostAdjacencies-1)
+	if most := uint32(mplsMplsSizeLABEL_ADJACENCIES) - 1; to.ID == 0 || to.ID > most {
+		return fmt.Errorf("over %d ways out of labels: use fewer neighbours", most)
 	}
-	a := mplsAdjacency{Dmac: to.Destination, Smac: to.Source, Mtu: uint16(min(to.MTU, 0xffff)), Ifindex: uint32(to.Index)}
-	if to.Index != 0 {
-		var port tcPort
-		if l.plane.maps["ports"].Lookup(uint32(to.Index), &port) != nil {
-			a.Ifindex = 0 // not a port of shunt, or gone
-		}
-		a.Tx = uint16(port.Tx)
-	}
+	var port tcPort
+	up := to.Index != 0 && l.plane.maps["ports"].Lookup(uint32(to.Index), &port) == nil // it is a port of shunt
+	a := mplsAdjacency{Dmac: to.Destination, Smac: to.Source, Mtu: uint16(min(to.MTU, 0xffff)), Tx: uint16(port.Tx)}
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&a)), unsafe.Sizeof(a))
-	start := int64(to.ID) * int64(len(b))
+	start, mtu := int64(to.ID)*int64(len(b)), unsafe.Offsetof(a.Mtu)
 	m := l.memory["adjacencies"]
-	if a.Ifindex == 0 { // the word that says so
-		m.WriteAt(b[16:20], start+16)
+	if !up { // packets under way may still read the rest
+		m.WriteAt([]byte{0, 0}, start+int64(mtu))
 		return nil
 	}
-	for word := 0; word < len(b); word += 8 { // the first is the neighbour's MAC
-		m.WriteAt(b[word:word+8], start+int64(word))
-	}
+	m.WriteAt(b[:8], start) // the neighbour's MAC
+	m.WriteAt(b[8:], start+8)
 	return nil
 }
 
@@ -62,7 +57,7 @@ func (l *tables) setNHLFE(id, number uint32, f *lfib.Form) error {
 		l.unmake(m)
 		return fmt.Errorf("NHLFE %d: %w", id, full("NHLFEs", err))
 	}
-	l.point(number, m.record)
+	l.point(number, m)
 	l.unmake(l.takes(number, m))
 	return nil
 }
@@ -78,11 +73,26 @@ func (l *tables) removeNHLFE(id uint32) {
 	l.out.drop(id)
 }
 
-// point turns a number over to a record.
-func (l *tables) point(number, record uint32) {
-	var word [4]byte
-	binary.NativeEndian.PutUint32(word[:], record)
-	l.memory["nhlfe_rows"].WriteAt(word[:], int64(number)*4)
+// point turns a number over to what was made: a word for those packets that go by its record, and
+// one for those that it is a plain swap for.
+func (l *tables) point(number uint32, m *made) {
+	var word [8]byte
+	binary.NativeEndian.PutUint32(word[:], m.record)
+	l.memory["nhlfe_rows"].WriteAt(word[:4], int64(number)*4)
+	binary.NativeEndian.PutUint64(word[:], m.swap)
+	l.memory["swaps"].WriteAt(word[:], int64(number)*8)
+}
+
+// swapOf is the word of enum swap for a form that does nothing but to swap a label; else 0. Uniform
+// or pipe is the same to it, which exposes nothing; a size of its own is looked at on the longer way.
+func swapOf(r *mplsNhlfe) uint64 {
+	const models = mplsNhlfeFlagNHLFE_PIPE | mplsNhlfeFlagNHLFE_SHORT_PIPE
+	if mplsNhlfeEnd(r.End) != mplsNhlfeEndNHLFE_SEND || mplsNhlfeFlag(r.Flags)&^models != mplsNhlfeFlagNHLFE_SWAP ||
+		r.Pops != 1 || r.Pushes != 1 || r.Push[0].Flags != 0 || r.Mtu != 0 {
+		return 0
+	}
+	return uint64(bits.ReverseBytes32(r.Push[0].Lse)) | uint64(r.Segment)<<mplsSwapSWAP_SEGMENT |
+		uint64(r.Adjacency)<<mplsSwapSWAP_ADJACENCY
 }
 
 // make writes a form aside. What it returns beside an error is to be unmade.
@@ -102,6 +112,7 @@ func (l *tables) make(f *lfib.Form, end mplsNhlfeEnd) (*made, error) {
 	if m.record, err = l.records.take(); err != nil {
 		return m, err
 	}
+	m.swap = swapOf(&r)
 	write(l, "nhlfes", m.record, &r)
 	return m, nil
 }
@@ -129,7 +140,7 @@ func (l *tables) choice(f *lfib.Form, m *made) (err error) {
 				}
 				l.takes(n, inner)
 				numbers[target.Form] = n
-				l.point(n, inner.record)
+				l.point(n, inner)
 			}
 			c.Nhlfe[i] = n
 		case target.ID != 0:

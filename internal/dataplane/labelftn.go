@@ -170,7 +170,7 @@ func (r *reach) visit(number uint32) {
 	case mplsNhlfeEndNHLFE_SEND:
 		r.others = true
 		a := read[mplsAdjacency](r.tables, "adjacencies", n.Adjacency)
-		if a.Ifindex != 0 {
+		if a.Mtu != 0 {
 			mtu := min(int(a.Mtu), cmp.Or(int(n.Mtu), 0xffff)) - 4*int(n.Pushes)
 			r.most = min(r.most, uint32(max(mtu, 1)))
 		}

@@ -13,13 +13,15 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 
 	"shunt/internal/lfib"
 )
 
 // LabelSizes say how much label switching may take. The memory is taken as it begins: for each
-// NHLFE 340 bytes and 32 per CPU, for each label 32 per CPU, and 8 MB for each label space in
-// use. All are rounded up to a power of two, of which a row is lost; a million is the most.
+// NHLFE 348 bytes, for each NHLFE or label, whichever are more, 48 per CPU; 8 MB for label space 0,
+// and as much for each other one in use. Numbers are rounded up to a power of two, of which a row is
+// lost; a million is the most.
 type LabelSizes struct {
 	Labels int // ILM entries
 	NHLFEs int
@@ -51,32 +53,30 @@ type tables struct {
 	out      rows[uint32]
 	ftns     map[netip.Prefix]uint32          // NHLFEs
 	ftnsOf   map[uint32]map[netip.Prefix]bool // by NHLFE
-	segments int                              // rows of a CPU
+	segments int                              // rows of a CPU, each for one of `in` and one of `out`
 	since    [2][]time.Time                   // when the counters of in- and out-segments began, by row
 }
 
 // made is what a number of nhlfe_rows takes.
 type made struct {
 	record uint32
+	swap   uint64 // enum swap: all of it, if it is a plain swap
 	choice uint32
 	inner  []uint32 // numbers of the forms behind a choice that have no ID
 }
 
-// space is the inner map of a label space.
+// space is the table of a label space: an inner map, but for space 0.
 type space struct {
-	m      *ebpf.Map
+	m      *ebpf.Map // nil: space 0
 	memory *ebpf.Memory
 	labels int
 }
 
 // labelSections are the global variables of bpf/maps_mpls.h.
-var labelSections = []string{"nhlfe_rows", "nhlfes", "choices", "adjacencies", "label_maps", "label_ports", "in_segments", "out_segments"}
+var labelSections = []string{"platform", "nhlfe_rows", "swaps", "nhlfes", "choices", "adjacencies", "label_maps", "label_ports", "segments", "losses"}
 
-// Of so many NHLFEs one may choose; and so many ways out there may be, less one.
-const (
-	choiceShare     = 16
-	mostAdjacencies = 4096
-)
+// Of so many NHLFEs one may choose.
+const choiceShare = 16
 
 // The verifier follows no offset into a table beyond mostBytes (BPF_MAX_VAR_OFF), so a table has
 // at most mostRows, twice as many if it is `nhlfes`, and fewer counters on many CPUs.
@@ -90,7 +90,7 @@ func power(n int) int { return min(1<<bits.Len(uint(max(n, 63))), mostRows) }
 // fits says how many labels there can be where every CPU has counters of its own.
 func (s LabelSizes) fits() error {
 	rows := power(max(s.Labels, s.NHLFEs))
-	most := mostBytes / sizeOf[mplsSegment]() / cpus()
+	most := mostBytes / sizeOf[mplsSegmentPair]() / cpus()
 	if rows <= most {
 		return nil
 	}
@@ -109,18 +109,16 @@ func (p *Plane) newTables(size LabelSizes) (*tables, error) {
 		return nil, err
 	}
 	for name, length := range map[string]int{
-		"nhlfe_rows": nhlfes * 4, "nhlfes": records * sizeOf[mplsNhlfe](), "choices": choices * sizeOf[mplsChoice](),
-		"adjacencies": mostAdjacencies * sizeOf[mplsAdjacency](),
-		"in_segments": cpus() * segments * sizeOf[mplsSegment](), "out_segments": cpus() * segments * sizeOf[mplsSegment](),
+		"platform":   int(mplsMplsSizeLABELS) * sizeOf[mplsIlm](),
+		"nhlfe_rows": nhlfes * 4, "swaps": nhlfes * 8, "nhlfes": records * sizeOf[mplsNhlfe](), "choices": choices * sizeOf[mplsChoice](),
+		"segments": cpus() * segments * sizeOf[mplsSegmentPair](), "losses": cpus() * segments * sizeOf[mplsLoss](),
 	} {
 		resize(spec, ".data."+name, length)
 	}
-	for name, n := range map[string]int{"nhlfe_mask": nhlfes, "row_mask": records, "choice_mask": choices,
-		"adjacency_mask": mostAdjacencies, "segment_mask": segments} {
-		if err := spec.Variables[name].Set(uint32(n - 1)); err != nil {
-			return nil, err
-		}
-	}
+	put(spec.Programs, map[mplsLoaded]int{
+		mplsLoadedCPUS: cpus() - 1, mplsLoadedNHLFES: nhlfes - 1, mplsLoadedNHLFE_ROWS: records - 1, mplsLoadedCHOICES: choices - 1,
+		mplsLoadedSEGMENTS: segments - 1, mplsLoadedSEGMENTS_SIZE: segments * sizeOf[mplsSegmentPair](), mplsLoadedLOSSES_SIZE: segments * sizeOf[mplsLoss](),
+	})
 	if err := spec.Variables["cpu_mask"].Set(uint32(cpus() - 1)); err != nil {
 		return nil, err
 	}
@@ -153,7 +151,20 @@ func (p *Plane) newTables(size LabelSizes) (*tables, error) {
 			return nil, fmt.Errorf("label switching: %s: %w", name, err)
 		}
 	}
+	l.spaces[0] = &space{memory: l.memory["platform"]}
 	return l, nil
+}
+
+// put writes numbers into instructions, in the place of enum loaded.
+func put(programs map[string]*ebpf.ProgramSpec, numbers map[mplsLoaded]int) {
+	for _, prog := range programs {
+		for i := range prog.Instructions {
+			ins := &prog.Instructions[i]
+			if n, ok := numbers[mplsLoaded(ins.Constant)]; ok && ins.OpCode.Class().IsALU() && ins.OpCode.Source() == asm.ImmSource {
+				ins.Constant = int64(n)
+			}
+		}
+	}
 }
 
 // program is the XDP program of ports that have a label space.
@@ -162,13 +173,13 @@ func (l *tables) program() *ebpf.Program { return l.coll.Programs["shunt_mpls"] 
 // SetLabelHold says for how many jiffies labels are switched with the daemon dead; 0: for ever.
 func (p *Plane) SetLabelHold(jiffies uint32) {
 	var c tcControl
-	p.setWord(unsafe.Offsetof(c.LabelHold), jiffies)
+	p.setWord(unsafe.Offsetof(c.LabelHold), jiffies-1) // 0 is the most
 }
 
 // close lets go of the tables. Those in use go on.
 func (l *tables) close() {
 	for _, s := range l.spaces {
-		s.m.Close()
+		s.m.Close() // of none it does nothing
 	}
 	l.coll.Close()
 }
@@ -185,8 +196,7 @@ func write[T any](l *tables, table string, n uint32, x *T) {
 // are alike modulo MAX_PORTS only one can have one.
 func (l *tables) setPort(to LabelPort) error {
 	n := uint32(to.Index) % uint32(tcAbiMAX_PORTS)
-	var p mplsLabelPort
-	l.memory["label_ports"].ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(&p)), unsafe.Sizeof(p)), int64(n)*int64(unsafe.Sizeof(p)))
+	p := read[mplsLabelPort](l, "label_ports", n)
 	taken := p.Ifindex != 0 && p.Ifindex != uint32(to.Index)
 	if to.Space < 0 {
 		if !taken {
@@ -199,8 +209,9 @@ func (l *tables) setPort(to LabelPort) error {
 		return fmt.Errorf("ports with ifindex %d and %d cannot both have a label space: make one of them anew, for another ifindex", p.Ifindex, to.Index)
 	}
 	l.ports[to.Index] = lfib.Space(to.Space)
-	write(l, "label_ports", n, &mplsLabelPort{Ifindex: uint32(to.Index), Space: uint16(to.Space + 1),
-		Upstream: uint16(to.Upstream + 1), Mac: to.MAC})
+	mac := binary.NativeEndian.Uint64(append(to.MAC[:], 0, 0))
+	write(l, "label_ports", n, &mplsLabelPort{Ifindex: uint32(to.Index), Upstream: uint16(to.Upstream + 1),
+		Key: mac<<mplsMplsSizeLABEL_PORT_MAC | uint64(to.Space)})
 	return nil
 }
 
@@ -228,7 +239,7 @@ func (l *tables) space(n lfib.Space) (*space, error) {
 // freeSpaces lets go of those without a label that no port has: to a packet it is the same.
 func (l *tables) freeSpaces() error {
 	for n, s := range l.spaces {
-		if s.labels > 0 || slices.Contains(slices.Collect(maps.Values(l.ports)), n) {
+		if n == 0 || s.labels > 0 || slices.Contains(slices.Collect(maps.Values(l.ports)), n) {
 			continue
 		}
 		if err := l.coll.Maps["label_spaces"].Delete(uint32(n)); err != nil {
@@ -304,7 +315,7 @@ func (l *tables) numberOf(byTC *[8]uint32) (number uint32, chooses bool, err err
 		return 0, true, err
 	}
 	l.takes(number, m)
-	l.point(number, m.record)
+	l.point(number, m)
 	return number, true, nil
 }
 
@@ -344,12 +355,16 @@ const (
 	out
 )
 
-var segmentTables = [2]string{"in_segments", "out_segments"}
-
-// clear sets a segment's counters to 0, on all CPUs. Nobody counts into it.
+// clear sets a segment's counters to 0, on all CPUs. Nobody counts into it, but into the one
+// of the other kind that is in the same row.
 func (l *tables) clear(kind int, n uint32) {
+	size := sizeOf[mplsSegment]()
 	for cpu := range cpus() {
-		write(l, segmentTables[kind], uint32(cpu*l.segments)+n, &mplsSegment{})
+		row := uint32(cpu*l.segments) + n
+		l.memory["segments"].WriteAt(make([]byte, size), int64(row)*int64(2*size)+int64(kind*size))
+		if kind == in {
+			write(l, "losses", row, &mplsLoss{})
+		}
 	}
 	l.since[kind][n] = time.Now()
 }
@@ -358,12 +373,18 @@ func (l *tables) clear(kind int, n uint32) {
 func (l *tables) counted(kind int, n uint32) Segment {
 	sum := Segment{Since: l.since[kind][n]}
 	for cpu := range cpus() {
-		var s mplsSegment
-		l.memory[segmentTables[kind]].ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(&s)), unsafe.Sizeof(s)), int64(uint32(cpu*l.segments)+n)*int64(unsafe.Sizeof(s)))
-		sum.Packets += s.Packets
-		sum.Octets += s.Octets
-		sum.Errors += s.Errors
-		sum.Discards += s.Discards
+		row := uint32(cpu*l.segments) + n
+		both := read[mplsSegmentPair](l, "segments", row)
+		if kind == out {
+			sum.Packets += both.Out.Packets
+			sum.Octets += both.Out.Octets
+			continue
+		}
+		lost := read[mplsLoss](l, "losses", row)
+		sum.Packets += both.In.Packets
+		sum.Octets += both.In.Octets
+		sum.Errors += lost.Errors
+		sum.Discards += lost.Discards
 	}
 	return sum
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"os"
 	"path/filepath"
@@ -269,7 +270,7 @@ func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
 	if pinned != nil {
 		return nil
 	}
-	if err := p.writeControl(tcControl{Abi: uint32(ABIVersion), Gen: 1, Secret: newSecret(), Mix: random64() | 1}); err != nil {
+	if err := p.writeControl(tcControl{Abi: uint32(ABIVersion), Gen: 1, Secret: newSecret(), Mix: random64() | 1, LabelHold: math.MaxUint32}); err != nil {
 		return err
 	}
 	for name, m := range p.maps {

@@ -160,6 +160,58 @@ func TestSwap(t *testing.T) {
 	}
 }
 
+// TestSwapWays: what is a swap and nothing else goes a way of its own, what is a little more does
+// not, and both come to the same.
+func TestSwapWays(t *testing.T) {
+	s := openSwitcher(t, open(t, exercise.Options{}), false)
+	for _, c := range []struct {
+		list  string
+		space int
+		mtu   int // of the way out
+		size  int // of the payload
+	}{
+		{"swap 200", 0, 1500, 40}, {"swap 200", 0, 1500, 1492}, {"swap 200", 5, 1500, 40}, {"swap 200", 254, 1500, 40},
+		{"ttl pipe swap 200", 0, 1500, 40}, {"ttl short-pipe swap 200", 0, 1500, 40}, {"mtu 1400 swap 200", 0, 1500, 40}, {"swap 200 set-tc 5", 0, 1500, 40},
+		{"swap 200", 0, 9000, 8000}, // in fragments: no page holds it
+	} {
+		check(t, s.labels.UpdateLabels(&dataplane.LabelUpdate{Whole: true})) // counters begin anew
+		form := func(id uint32) *lfib.Form {
+			table := lfib.New()
+			changes, err := lfib.Parse(fmt.Sprintf("nhlfe add %d %s send dev wan via inet 198.19.0.2", id, c.list))
+			check(t, err)
+			_, err = table.Apply("test", changes)
+			check(t, err)
+			f, err := table.Form(id)
+			check(t, err)
+			return f
+		}
+		check(t, s.labels.UpdateLabels(&dataplane.LabelUpdate{
+			Adjacencies: []dataplane.Adjacency{{ID: toServer, Index: s.WANIndex, Source: [6]byte(s.WAN.MAC), Destination: [6]byte(s.Server.MAC), MTU: c.mtu}},
+			NHLFEs:      []dataplane.NHLFE{{ID: 7, Form: form(7)}}, AdjacencyOf: s.adjacencyOf,
+			ILM:   []dataplane.ILM{{Space: lfib.Space(c.space), Label: 100, NHLFE: [8]uint32{7, 7, 7, 7, 7, 7, 7, 7}}},
+			Ports: []dataplane.LabelPort{{Index: s.LANIndex, MAC: [6]byte(s.LAN.MAC), Space: c.space, Upstream: -1}}}))
+		rest := append(lse(17, 2, 1, 9), bytes.Repeat([]byte("payload "), c.size/8)...)
+		var o exercise.Outcome
+		s.counts(t, "mpls mpls_switched", func() {
+			var err error
+			o, err = s.in(s.LANIndex, s.labelled(rest, lse(100, 5, 0, 64)))
+			check(t, err)
+		})
+		if want := s.sent(0x8847, append(lse(200, 5, 0, 63), rest...)); o.Verdict != 4 || !bytes.Equal(o.Frame, want) {
+			t.Errorf("%+v: verdict %d, frame % .40x\nwant 4, % .40x", c, o.Verdict, o.Frame, want)
+		}
+		stats, err := s.labels.LabelStats()
+		check(t, err)
+		in := stats.In[dataplane.LabelKey{Space: lfib.Space(c.space), Label: 100}]
+		for what, got := range map[string]dataplane.Segment{"in": in, "out": stats.Out[7]} {
+			got.Since = time.Time{}
+			if want := (dataplane.Segment{Packets: 1, Octets: uint64(len(rest) + 4)}); got != want {
+				t.Errorf("%+v: %s-segment: %+v, want %+v", c, what, got, want)
+			}
+		}
+	}
+}
+
 // TestEveryWordOfLabels has one frame for each way that a labelled frame can end.
 func TestEveryWordOfLabels(t *testing.T) {
 	b := open(t, exercise.Options{})
@@ -244,7 +296,13 @@ func TestEveryWordOfLabels(t *testing.T) {
 		check(t, err)
 	})
 	s.counted(t, "mpls_orphaned", "mpls", "lan", s.LANIndex)
-	s.SetLabelHold(0)
+	for _, hold := range []uint32{12 * s.HZ, 86400 * s.HZ, 0} { // long enough, a day, for ever
+		s.SetLabelHold(hold)
+		s.counts(t, "mpls mpls_switched", func() {
+			_, err := s.in(s.LANIndex, one(101, 64))
+			check(t, err)
+		})
+	}
 	s.Edit(func(c *exercise.Control) { c.Beat = beat })
 
 	var port struct{ Flags, Tx uint32 }
@@ -259,6 +317,13 @@ func TestEveryWordOfLabels(t *testing.T) {
 	s.counted(t, "mpls_egress_gone", "mpls", "lan", s.LANIndex)
 	stats, err := s.labels.LabelStats()
 	check(t, err)
+	for id, sent := range map[uint32]uint64{1: 4, 7: 0} { // what was not sent is no out-segment's
+		got, octets := stats.Out[id], uint64(len(ip)+4)
+		got.Since = time.Time{}
+		if want := (dataplane.Segment{Packets: sent, Octets: sent * octets}); got != want {
+			t.Errorf("out-segment of NHLFE %d: %+v, want %+v", id, got, want)
+		}
+	}
 	in107 := stats.In[dataplane.LabelKey{Label: 107}]
 	in107.Since = time.Time{}
 	if got, want := in107, (dataplane.Segment{Packets: 2, Octets: 2 * uint64(len(ip)+4), Errors: 1, Discards: 1}); got != want {
