@@ -29,6 +29,7 @@ type LabelsReport struct {
 	EmptyBytes uint64         `json:"empty_bytes"` // of the daemon's own, before there were labels
 	OwnBytes   uint64         `json:"own_bytes"`   // and with all of them
 	Counts     []LabelsResult `json:"counts"`
+	Sizes      []LabelsBySize `json:"sizes"`
 	Targets    []Target       `json:"targets"`
 }
 
@@ -58,9 +59,12 @@ const (
 // how fast frames with them are, and how fast they can be changed while frames are switched.
 func Labels(ctx context.Context, o Options, size LabelsSize) (*LabelsReport, error) {
 	report := &LabelsReport{Head: o.head("labels", 3,
-		"Time and memory for a million labels, frames per second by the number of labels, and changes per second while frames are switched",
+		"Time and memory for a million labels, frames per second by the number of labels and by size, and changes per second while frames are switched",
 		"72-byte UDP with one label, which is swapped; an NHLFE for each label; all by the daemon's API; a daemon for each round"),
 		Labels: size.Labels, Batch: labelsBatch, Rate: labelsRate, Counts: []LabelsResult{{Labels: 1}, {Labels: size.Labels}}}
+	for _, bytes := range labelSizes {
+		report.Sizes = append(report.Sizes, LabelsBySize{Bytes: bytes})
+	}
 	for round := range report.Rounds {
 		o.Say("round %d of %d:", round+1, report.Rounds)
 		b := labelBench{report: report, size: size, say: o.Say}
@@ -93,13 +97,16 @@ func (b *labelBench) round(ctx context.Context, binary string) (err error) {
 		return fmt.Errorf("bench: %w", err)
 	}
 	b.args, b.xdp = []string{"--config", file}, "on"
+	if err := b.bySize(ctx); err != nil {
+		return err
+	}
 	if b.sink, err = traffic.AttachLabelsSink(b.top.Server.NS, b.top.Server.Device, 64, traffic.MaxLabel); err != nil {
 		return err
 	}
 	if err := b.enter(ctx, Shunt); err != nil {
 		return err
 	}
-	for _, step := range []func(context.Context) error{b.one, b.load, b.all, b.change, b.replace, b.audit} {
+	for _, step := range []func(context.Context) error{b.one, b.load, b.all, b.allBySize, b.change, b.replace, b.audit} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -327,4 +334,5 @@ func (f *LabelsReport) sum() {
 		atMost("seconds to load", f.Load.Median, labelsLoad.Seconds()),
 		atLeast("changes a second", f.Changes.Median, labelsChanges),
 	}
+	f.sumSizes()
 }

@@ -31,7 +31,15 @@ func TestLabels(t *testing.T) {
 			t.Errorf("%s: %+v", what, got)
 		}
 	}
-	if report.MapBytes < 400<<20 || report.OwnBytes < report.EmptyBytes || report.EmptyBytes == 0 || len(report.Targets) != 2 {
+	if report.MapBytes < 400<<20 || report.OwnBytes < report.EmptyBytes || report.EmptyBytes == 0 {
 		t.Errorf("%+v", report)
+	}
+	if len(report.Sizes) != 6 || len(report.Targets) != 2+2*len(report.Sizes) {
+		t.Errorf("%d sizes, %d targets", len(report.Sizes), len(report.Targets))
+	}
+	for _, s := range report.Sizes {
+		if min(s.Limit.Median, s.IP.Median, s.One.Median, s.All.Median) < 1000 || s.OfLimit <= 0 || s.OfIP <= 0 {
+			t.Errorf("%+v", s)
+		}
 	}
 }

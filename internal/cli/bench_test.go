@@ -95,7 +95,8 @@ func pages() map[string]func(*page) {
 		"bench-labels": func(p *page) {
 			printLabels(p, &bench.LabelsReport{Head: benchHead("labels"), Labels: 1000000, Load: bench.Spread{Median: 12.34, Min: 9.8, Max: 101.2}, Batch: 100, Rate: 100000,
 				Replace: spread, Changes: spread, Singly: spread, MapBytes: 500e6, EmptyBytes: 30e6, OwnBytes: 1234e6,
-				Counts: []bench.LabelsResult{{Labels: 1, PPS: spread}, {Labels: 1000000, PPS: spread}}, Targets: benchTargets})
+				Counts: []bench.LabelsResult{{Labels: 1, PPS: spread}, {Labels: 1000000, PPS: spread}},
+				Sizes:  []bench.LabelsBySize{{Bytes: 1500, Limit: spread, IP: spread, One: spread, All: spread, OfLimit: 0.874, OfIP: 1.034}}, Targets: benchTargets})
 		},
 		"lab-lsr":   func(p *page) { printLSR(p, exampleLSR()) },
 		"lab-chain": func(p *page) { printChain(p, exampleChain()) },

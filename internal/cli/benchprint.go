@@ -171,6 +171,13 @@ func printLabels(p *page, r *bench.LabelsReport) {
 	}
 	p.table(t)
 	p.line("")
+	t = newTable(">BYTES", ">LIMIT", ">PLAIN IP", ">SWAP", ">OF LIMIT", ">OF IP", ">ALL LABELS")
+	for _, s := range r.Sizes {
+		t.add(bench.Thousands(float64(s.Bytes)), bench.Thousands(s.Limit.Median), bench.Thousands(s.IP.Median), bench.Thousands(s.One.Median),
+			fixed(s.OfLimit, 2), fixed(s.OfIP, 2), bench.Thousands(s.All.Median))
+	}
+	p.table(t)
+	p.line("")
 	t = newTable(fmt.Sprintf("CHANGES/S, BESIDE %s PACKETS/S", bench.Thousands(float64(r.Rate))), ">MEDIAN", ">LEAST", ">MOST", ">MAD")
 	t.add(rateRow("one transaction of all", r.Replace)...)
 	t.add(rateRow(fmt.Sprintf("transactions of %d", r.Batch), r.Changes)...)
