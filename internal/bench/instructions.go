@@ -67,6 +67,8 @@ const (
 	// What is wanted of a hit with NAT over an empty redirect, and over the kernel's own
 	// fast path; and of rounds, each of which is a boot.
 	hitOverLimit, hitOverFlowtable, roundsApart = 220, 0.25, 0.005
+	// The same of a swap, over the kernel's own; and with a million labels.
+	swapOverLimit, swapOverKernel, swapMillionMore = 150, 0.25, 0.02
 	// bootLimit ends a guest that hangs. All cases take about five minutes on a quiet machine.
 	bootLimit = 30 * time.Minute
 )
@@ -120,10 +122,18 @@ func countInGuest(ctx context.Context, o InstructionsOptions, tools string) (*Co
 	if tools != "" {
 		env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" + tools}
 	}
+	cases, err := chosen(o.Cases)
+	if err != nil {
+		return nil, err
+	}
+	memory := 0 // as it is by default
+	if slices.ContainsFunc(cases, func(c insnCase) bool { return c.more > 0 }) {
+		memory = manyMemory
+	}
 	out := &guestOutput{say: o.Say}
 	exit, err := vm.Run(ctx, vm.Options{
 		Command: append(command, o.Cases...), Dir: "/", Env: env,
-		ICount: true, Modules: []string{"tun", "veth"}, Share: share,
+		ICount: true, Modules: []string{"tun", "veth"}, Share: share, MemoryMB: memory,
 		Timeout: bootLimit, Output: out, Progress: out,
 	})
 	if err != nil {
@@ -246,6 +256,9 @@ func (f *InstructionsReport) judge() {
 	apart := 0.0
 	for _, c := range f.Cases {
 		apart = max(apart, c.Apart)
+		if c.Name == "shunt-swap" {
+			f.judgeSwap(c)
+		}
 		if c.Name != "shunt-xdp" {
 			continue
 		}
@@ -261,6 +274,20 @@ func (f *InstructionsReport) judge() {
 		f.Targets = append(f.Targets, atMost("largest difference between rounds", apart, roundsApart))
 	}
 	f.Targets = append(f.Targets, atMost("cases skipped", float64(len(f.Skipped)), 0))
+}
+
+// judgeSwap makes targets of a swap and what it is held against, as far as that was counted.
+func (f *InstructionsReport) judgeSwap(c InstructionsCase) {
+	of := fmt.Sprintf(", flows: %d", c.Flows)
+	if c.OverLimit != nil {
+		f.Targets = append(f.Targets, atMost("shunt-swap less limit"+of, *c.OverLimit, swapOverLimit))
+	}
+	if kernel := f.Find("mpls-swap", c.Flows); kernel != nil && kernel.OverLimit != nil {
+		f.Targets = append(f.Targets, atMost("shunt-swap over mpls-swap, both less limit"+of, *c.OverLimit / *kernel.OverLimit, swapOverKernel))
+	}
+	if million := f.Find("shunt-swap-million", c.Flows); million != nil {
+		f.Targets = append(f.Targets, atMost("shunt-swap-million over shunt-swap, less 1"+of, million.Net.Median/c.Net.Median-1, swapMillionMore))
+	}
 }
 
 // errNoFigures is for a bench that was to write a file and has counted nothing for it.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 
 	"shunt/internal/dataplane/traffic"
@@ -28,12 +29,15 @@ const (
 type frameKind struct {
 	v6    bool
 	label uint32
+	// another one, beneath that
+	beneath uint32
 }
 
 var (
 	ipv4    = frameKind{}
 	ipv6    = frameKind{v6: true}
 	labeled = frameKind{label: lab.LabelIn}
+	stacked = frameKind{label: lab.LabelOuter, beneath: lab.LabelIn}
 )
 
 // frameSize is the least with Ethernet's FCS left out. An IPv6 frame with the generator's mark
@@ -49,6 +53,7 @@ type insnCase struct {
 	frames      frameKind
 	labels      lab.MPLS // what the kernel is to do to them
 	tables      []string // what shunt is: lines of `shunt mpls apply`
+	more        int      // labels that these have besides, by NHLFE 1; flows come with labels of their own
 	out         uint32   // label that frames must arrive with
 	way         way
 	start       func(*rig) (stop func() error, err error) // somebody else's fast path
@@ -87,12 +92,26 @@ var insnCases = []insnCase{
 	{name: "mpls-limit", title: "empty XDP redirect, labelled", lab: router, mode: Limit, frames: labeled, out: lab.LabelIn, way: byRedirect},
 	{name: "shunt-swap", title: "shunt, MPLS swap", lab: router, mode: Shunt, xdp: "on", frames: labeled,
 		tables: tables("swap %d", lab.LabelOut), out: lab.LabelOut, way: byLabels},
-	{name: "shunt-pop", title: "shunt, MPLS pop", lab: router, mode: Shunt, xdp: "on", frames: labeled,
+	{name: "shunt-swap-million", title: "shunt, MPLS swap, 1,000,000 labels", lab: router, mode: Shunt, xdp: "on", frames: labeled,
+		tables: tables("swap %d", lab.LabelOut), more: 1_000_000 - 1, out: lab.LabelOut, way: byLabels},
+	{name: "shunt-php", title: "shunt, MPLS PHP: pop and send", lab: router, mode: Shunt, xdp: "on", frames: labeled,
 		tables: tables("pop"), way: byLabels},
+	{name: "shunt-pop", title: "shunt, MPLS pop, then a fast flow", lab: router, mode: Shunt, xdp: "on", frames: labeled,
+		tables: []string{"space set lan 0", "nhlfe add 1 pop deliver", fmt.Sprintf("ilm add %d nhlfe 1", lab.LabelIn)}, way: byXDP},
+	{name: "shunt-push", title: "shunt, MPLS push onto a fast flow", lab: router, mode: Shunt, xdp: "on", frames: ipv4,
+		tables: []string{fmt.Sprintf("nhlfe add 1 push %d send dev wan via inet 198.19.0.2", lab.LabelOut), "ftn add 198.19.0.2/32 nhlfe 1"},
+		out:    lab.LabelOut, way: byXDP},
+	{name: "shunt-pop-swap", title: "shunt, MPLS pop and swap", lab: router, mode: Shunt, xdp: "on", frames: stacked,
+		tables: append(tables("swap %d", lab.LabelOut), "nhlfe add 2 pop peek", fmt.Sprintf("ilm add %d nhlfe 2", lab.LabelOuter)),
+		out:    lab.LabelOut, way: byLabels},
 	{name: "mpls-swap", title: "kernel MPLS swap", lab: router, mode: Kernel, frames: labeled,
 		labels: lab.MPLSSwap, out: lab.LabelOut, way: byOther, probe: hasMPLS},
-	{name: "mpls-pop", title: "kernel MPLS pop", lab: router, mode: Kernel, frames: labeled,
-		labels: lab.MPLSPop, way: byOther, probe: hasMPLS},
+	{name: "mpls-php", title: "kernel MPLS PHP", lab: router, mode: Kernel, frames: labeled,
+		labels: lab.MPLSPHP, way: byOther, probe: hasMPLS},
+	{name: "mpls-pop", title: "kernel MPLS pop, then IPv4", lab: router, mode: Kernel, frames: labeled,
+		labels: lab.MPLSPop, way: byKernel, probe: hasMPLS},
+	{name: "mpls-pop-swap", title: "kernel MPLS pop and swap", lab: router, mode: Kernel, frames: stacked,
+		labels: lab.MPLSPopSwap, out: lab.LabelOut, way: byOther, probe: hasMPLS},
 	{name: "mpls-push", title: "kernel MPLS push", lab: router, mode: Kernel, frames: ipv4,
 		labels: lab.MPLSPush, out: lab.LabelOut, way: byKernel, probe: all(hasMPLS, kernelHas("mpls_xmit", "mpls_iptunnel"))},
 }
@@ -104,6 +123,15 @@ func tables(list string, args ...any) []string {
 		fmt.Sprintf("nhlfe add 1 "+list, args...) + " send dev wan via inet 198.19.0.2",
 		fmt.Sprintf("ilm add %d nhlfe 1", lab.LabelIn),
 	}
+}
+
+// lines are all of tables.
+func (c insnCase) lines() []string {
+	lines := slices.Clone(c.tables)
+	for n := range c.more {
+		lines = append(lines, fmt.Sprintf("ilm add %d nhlfe 1", lab.LabelIn+1+n))
+	}
+	return lines
 }
 
 // insnFlows are the numbers of flows that each case is counted with.
@@ -152,7 +180,8 @@ func InstructionCases() (names []string) {
 // frameOf lays out what a case's generator sends.
 func (c insnCase) frameOf(r *rig, flows int) traffic.Frames {
 	f := r.udp(frameSize, flows)
-	f.Label = c.frames.label
+	f.Label, f.Beneath = c.frames.label, c.frames.beneath
+	f.Labels = c.more > 0 && flows > 1
 	if c.frames.v6 {
 		f.Source = addr(r.top.Client.V6, f.Source)
 		f.Dest = addr(r.top.Server.V6, f.Dest)

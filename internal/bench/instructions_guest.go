@@ -26,6 +26,8 @@ const (
 	insnConfig = "lease = \"15s\"\nflows = 262144\n"
 	// A burst is sent again if some of it went another way, as it does when a lease ends.
 	tries = 18
+	// A million labels need a daemon and a guest with room for them.
+	manyConfig, manyMemory = "labels = 1048576\n", 6144
 	// Warming up: frames beside those of each flow, and pauses.
 	batches      = 1024
 	heatPause    = 100 * time.Millisecond
@@ -114,7 +116,7 @@ func (b *boot) count(ctx context.Context, c insnCase) error {
 // enter makes the lab of a case, unless the last one's will do.
 func (b *boot) enter(c insnCase) (err error) {
 	if b.rig != nil && b.last.lab == c.lab && b.last.labels == c.labels {
-		return nil
+		return b.configure(c)
 	}
 	if err := b.leave(); err != nil {
 		return err
@@ -123,15 +125,29 @@ func (b *boot) enter(c insnCase) (err error) {
 		return err
 	}
 	b.last = c
+	if c.labels != "" {
+		if err := b.rig.top.Labels(c.labels); err != nil {
+			return err
+		}
+	}
+	return b.configure(c)
+}
+
+// configure writes the daemon's configuration, and ends one that runs by another.
+func (b *boot) configure(c insnCase) error {
+	text := insnConfig
+	if c.more > 0 {
+		text += manyConfig
+	}
 	config := filepath.Join(b.rig.top.Dir(), "shunt.toml")
-	if err := os.WriteFile(config, []byte(insnConfig), 0o600); err != nil {
+	b.rig.args = []string{"--config", config}
+	if old, err := os.ReadFile(config); err == nil && string(old) == text {
+		return nil
+	}
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
-	b.rig.args = []string{"--config", config}
-	if c.labels != "" {
-		return b.rig.top.Labels(c.labels)
-	}
-	return nil
+	return b.rig.clear()
 }
 
 func (b *boot) leave() (err error) {
@@ -150,7 +166,7 @@ func (b *boot) countFlows(ctx context.Context, c insnCase, flows int) (err error
 		return err
 	}
 	defer func() { err = errors.Join(err, g.Close()) }()
-	floor, err := b.floor(ctx, c, g, flows)
+	floor, err := b.floor(ctx, c, flows)
 	if err != nil {
 		return err
 	}
@@ -168,7 +184,7 @@ func (b *boot) countFlows(ctx context.Context, c insnCase, flows int) (err error
 		return err
 	}
 	if c.tables != nil {
-		if err := r.applyTables(ctx, c.tables); err != nil {
+		if err := r.applyTables(ctx, c.lines()); err != nil {
 			return err
 		}
 	}
@@ -191,8 +207,14 @@ func (b *boot) countFlows(ctx context.Context, c insnCase, flows int) (err error
 	return nil
 }
 
-// floor counts generator and sink alone, with the sink at the router's first port.
-func (b *boot) floor(ctx context.Context, c insnCase, g *source, flows int) ([]float64, error) {
+// floor counts generator and sink alone, with the sink at the router's first port. The sink takes one
+// label: to write a second one, or one for each flow, takes the generator a few instructions more, which count
+// as the way's.
+func (b *boot) floor(ctx context.Context, c insnCase, flows int) (counts []float64, err error) {
+	c.more = 0
+	if c.frames == stacked {
+		c.frames = labeled
+	}
 	key := floorKey{c.frames, flows}
 	if known := b.floors[key]; known != nil {
 		return known, nil
@@ -201,7 +223,11 @@ func (b *boot) floor(ctx context.Context, c insnCase, g *source, flows int) ([]f
 	if err := r.clear(); err != nil {
 		return nil, err
 	}
-	var err error
+	g, err := r.sourceOf(c.frameOf(r, flows))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, g.Close()) }()
 	if r.sink, err = traffic.AttachLabelSink(r.top.LAN.NS, r.top.LAN.Device, 64, c.frames.label); err != nil {
 		return nil, err
 	}

@@ -97,6 +97,41 @@ func TestInstructionsTargets(t *testing.T) {
 	}
 }
 
+// A swap is held against the empty redirect, the kernel's own, and one of a million labels.
+func TestSwapTargets(t *testing.T) {
+	cases, err := chosen([]string{"limit", "shunt-swap", "shunt-swap-million", "mpls-swap"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		swap, million, kernel float64
+		want                  []string
+	}{
+		{1550, 1555, 2100, nil},
+		{1551, 1551, 2100, []string{"shunt-swap less limit, flows: 1"}},
+		{1550, 1550, 1999, []string{"shunt-swap over mpls-swap, both less limit, flows: 1"}},
+		{1550, 1562, 2100, []string{"shunt-swap-million over shunt-swap, less 1, flows: 1"}},
+	} {
+		round := &Counted{}
+		for name, gross := range map[string]float64{"limit": 1400, "shunt-swap": c.swap, "shunt-swap-million": c.million, "mpls-swap": c.kernel} {
+			round.Cases = append(round.Cases, CountedCase{Name: name, Flows: 1, Gross: []float64{gross}, Floor: []float64{1000}})
+		}
+		f := &InstructionsReport{Head: Head{Rounds: 1}}
+		if err := f.sum(cases, []int{1}, []*Counted{round}); err != nil {
+			t.Fatal(err)
+		}
+		var missed []string
+		for _, target := range f.Targets {
+			if !target.Pass {
+				missed = append(missed, target.Name)
+			}
+		}
+		if !slices.Equal(missed, c.want) || len(f.Targets) != 4 {
+			t.Errorf("%+v: missed %v of %+v", c, missed, f.Targets)
+		}
+	}
+}
+
 func TestInstructionsRoundsDiffer(t *testing.T) {
 	other := counted(0)
 	other.Cases = other.Cases[:1]

@@ -10,7 +10,8 @@ import (
 func TestLabels(t *testing.T) {
 	for do, route := range map[MPLS]string{
 		MPLSSwap: "100 as to 200 via inet 198.19.0.2 dev wan",
-		MPLSPop:  "100 via inet 198.19.0.2 dev wan",
+		MPLSPHP:  "100 via inet 198.19.0.2 dev wan",
+		MPLSPop:  "100 dev lo",
 		MPLSPush: "198.19.0.2 encap mpls 200 via 198.19.0.2 dev wan",
 	} {
 		f := firewall(t, FirewallOptions{Open: true})
