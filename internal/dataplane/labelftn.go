@@ -190,31 +190,81 @@ func read[T any](l *tables, table string, n uint32) (x T) {
 	return x
 }
 
-// closeGate is for prefixes that an update takes away. It returns when no packet to them is on its
-// way to the labels.
+// closeGate is for prefixes that an update takes away, or has led to where packets are left as they are. It
+// returns when no packet to them is on its way to the labels.
 func (l *Labels) closeGate(u *LabelUpdate) error {
-	if err := l.readGate(); err != nil {
+	if err := l.readGate(); err != nil || !u.concernsFTNs() {
 		return err
 	}
+	closed := false
 	stays := map[netip.Prefix]bool{}
 	for _, f := range u.FTN {
 		stays[f.Prefix] = f.NHLFE != 0
+		if _, open := l.gate.open[f.Prefix]; open && f.NHLFE == 0 {
+			closed = true
+			if err := l.shut(f.Prefix); err != nil {
+				return err
+			}
+		}
 	}
-	closed := false
 	for p := range l.gate.open {
-		if stay, named := stays[p]; stay || !named && !u.Whole {
+		if !u.Whole {
+			break
+		}
+		if stays[p] {
 			continue
 		}
-		m, key := prefixMap(l.plane.maps, "lsps", p)
-		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("ftn %s: %w", p, err)
-		}
-		delete(l.gate.open, p)
 		closed = true
+		if err := l.shut(p); err != nil {
+			return err
+		}
+	}
+	if err := l.leaveAsTheyAre(u, &closed); err != nil {
+		return err
 	}
 	if closed {
 		l.plane.Bump()
 		settle()
+	}
+	return nil
+}
+
+// shut takes a prefix from the gate.
+func (l *Labels) shut(p netip.Prefix) error {
+	m, key := prefixMap(l.plane.maps, "lsps", p)
+	if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("ftn %s: %w", p, err)
+	}
+	delete(l.gate.open, p)
+	return nil
+}
+
+// leaveAsTheyAre tells the gate of prefixes whose packets will get no labels, once an update is made.
+func (l *Labels) leaveAsTheyAre(u *LabelUpdate, closed *bool) error {
+	next := l.next(u)
+	for _, f := range u.FTN {
+		if most := l.gate.open[f.Prefix]; f.NHLFE != 0 && most != unlabelled && next.deliver(f.NHLFE) {
+			if err := l.letIn(f.Prefix, unlabelled, closed); err != nil {
+				return err
+			}
+		}
+	}
+	if l.tables == nil {
+		return nil
+	}
+	for id, prefixes := range l.tables.ftnsOf {
+		if l.gate.told[id] == unlabelled || !next.deliver(id) {
+			continue
+		}
+		l.gate.told[id] = unlabelled
+		for p := range prefixes {
+			if _, open := l.gate.open[p]; !open {
+				continue
+			}
+			if err := l.letIn(p, unlabelled, closed); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
