@@ -87,7 +87,7 @@ func (r *rig) transfer(from *lab.NS, to netip.Addr, size int) {
 		}
 		defer c.Close()
 		sum := sha256.New()
-		c.SetDeadline(time.Now().Add(patience))
+		c.SetDeadline(time.Now().Add(6 * patience))
 		n, err := io.Copy(sum, c)
 		if err != nil {
 			came <- fmt.Appendf(nil, "after %d bytes: %v", n, err)
@@ -96,7 +96,7 @@ func (r *rig) transfer(from *lab.NS, to netip.Addr, size int) {
 		came <- sum.Sum(nil)
 	}()
 	r.must(from.Do(func() (err error) { client, err = net.DialTimeout("tcp", at, patience); return err }))
-	client.SetDeadline(time.Now().Add(patience))
+	client.SetDeadline(time.Now().Add(6 * patience))
 	_, err := client.Write(data)
 	r.must(err)
 	r.must(client.Close())
@@ -113,7 +113,7 @@ func TestOwnTrafficImposed(t *testing.T) {
 	r.egress()
 	r.start(program, with("--xdp", "on")...)
 	r.labelsApply(r.pushToServer()...)
-	const size = 32 << 20
+	const size = 8 << 20
 	for _, to := range []netip.Addr{r.Server.V4.Addr(), r.Server.V6.Addr()} {
 		before := r.imposed()
 		sentBefore, againBefore := r.retransmitted(r.LAN.NS)
