@@ -21,8 +21,8 @@ go test -count=1 -v ./test/mpls -run TestConformance      # shunt alone, or othe
 | not offered | the router cannot be told to do it, or keeps no such counters |
 | left out | shunt does not do it yet |
 
-What the kernel passes may rest on what it was told: a pass in the kernel's column where labels are popped to be looked up again needs
-` + "`net.mpls.conf.lo.input=1`" + `, and TTL models are those of ` + "`ttl-propagate`" + ` and ` + "`encap mpls … ttl`" + `.
+The kernel is told what helps it: ` + "`net.mpls.conf.lo.input=1`" + `, or nothing that it pops is looked up again, and TTL models by ` + "`ttl-propagate`" + ` and
+` + "`encap mpls … ttl`" + `.
 
 ## Another router
 

@@ -45,7 +45,7 @@ type run struct{ suite, tests, flags string }
 var short = map[string][]run{"short": {
 	{"twin", "-test.run=^TestTwins$/^masquerade$/^wire$", ""},
 	{"e2e", "-test.run=^(TestPortTaken|TestStatelessRewrite)$", ""},
-	{"interop", "-test.run=^TestPaths$/shunt/[13]", "-packets=300"},
+	{"interop", "-test.run=^TestPaths$/^shunt/IPv/[13]", "-packets=300"},
 }}
 
 // slower are flags for suites that send at a rate: a guest has a tenth of the breath.
