@@ -11,7 +11,7 @@ import (
 var paths = [][3]kind{
 	{kernel, kernel, kernel},
 	{kernel, shunt, kernel},
-	{kernel, kernel, shunt},
+	{shunt, kernel, shunt},
 }
 
 // TestPaths: what goes into an LSP comes out of it as it should, whoever is its routers, and
