@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"shunt/internal/api"
+	"shunt/internal/dataplane/traffic"
 	"shunt/internal/kernel"
 	"shunt/internal/lab"
 )
@@ -324,5 +325,37 @@ func TestImpositionOfEverything(t *testing.T) {
 	}
 	if n := r.imposed(); n != 6 {
 		t.Errorf("%d packets got labels, of two pings of three", n)
+	}
+}
+
+// TestImpositionCountersOnAllQueues: two CPUs send to two queues as fast as they can; nothing is lost in
+// the pair, and all counters are those of the frames, to the packet.
+func TestImpositionCountersOnAllQueues(t *testing.T) {
+	r := newRig(t, lab.FirewallOptions{Neighbours: true})
+	for _, e := range []lab.End{r.LAN, r.Server} {
+		_, err := e.NS.Run("ethtool", "-L", e.Device, "rx", "2")
+		r.must(err)
+	}
+	r.start(program, with("--xdp", "on")...)
+	r.labelsApply(r.pushToServer()...)
+	sink := r.labelSink()
+	const n = 1_000_000
+	r.both(n, func(cpu int) *traffic.Generator { return r.labelled(cpu, 0, 0) })
+	got, err := sink.Wait(2*n, patience)
+	r.must(err)
+	if got.Frames != 2*n || got.Lost+got.Bad() > 0 { // both count the same flows, so their order says nothing
+		t.Errorf("sent %d, arrived %+v", 2*n, got)
+	}
+	s, err := r.api.MPLSStats(context.Background(), api.MPLSFilter{})
+	r.must(err)
+	const octets = 2 * n * (64 - 14 + 4)
+	if out := s.OutSegments[0]; out.Packets != 2*n || out.HCOctets != octets || out.Errors+out.Discards > 0 {
+		t.Errorf("out-segment: %+v", out)
+	}
+	if reasons := s.Interfaces[0].Reasons; len(reasons) > 0 {
+		t.Errorf("lost: %v", reasons)
+	}
+	if imposed := r.imposed(); imposed != 2*n {
+		t.Errorf("%d packets got labels", imposed)
 	}
 }
