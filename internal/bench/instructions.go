@@ -179,6 +179,9 @@ func (f *InstructionsReport) sum(cases []insnCase, flows []int, rounds []*Counte
 			continue
 		}
 		for _, n := range flows {
+			if c.alone && n > 1 {
+				continue
+			}
 			row := InstructionsCase{Name: c.name, Title: c.title, Flows: n, Over: overGenerator}
 			if c.over != "" {
 				row.Over = c.over

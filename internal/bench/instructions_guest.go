@@ -104,6 +104,9 @@ func (b *boot) count(ctx context.Context, c insnCase) error {
 		return err
 	}
 	for _, flows := range b.flows {
+		if c.alone && flows > 1 {
+			continue
+		}
 		b.options.Say("%s, flows: %d:", c.name, flows)
 		if err := b.countFlows(ctx, c, flows); err != nil {
 			return err
