@@ -288,7 +288,8 @@ func (f *InstructionsReport) judgeSwap(c InstructionsCase) {
 	if kernel := f.Find("mpls-swap", c.Flows); kernel != nil && kernel.OverLimit != nil {
 		f.Targets = append(f.Targets, atMost("shunt-swap over mpls-swap, both less limit"+of, *c.OverLimit / *kernel.OverLimit, swapOverKernel))
 	}
-	if million := f.Find("shunt-swap-million", c.Flows); million != nil {
+	// with more flows the generator writes a label for each, which is in the figure (see floor)
+	if million := f.Find("shunt-swap-million", c.Flows); million != nil && c.Flows == 1 {
 		f.Targets = append(f.Targets, atMost("shunt-swap-million over shunt-swap, less 1"+of, million.Net.Median/c.Net.Median-1, swapMillionMore))
 	}
 }
