@@ -50,7 +50,7 @@ const (
 	firstLabel  = 16
 	labelsBatch = 100
 	labelsRate  = 100_000
-	// Wanted for a million labels (RFC 7325 says nothing of it; issue 5 does).
+	// Wanted for a million labels; RFC 7325 says nothing of it.
 	labelsLoad    = 20 * time.Second
 	labelsChanges = 10_000
 )
