@@ -12,6 +12,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"shunt/internal/api"
 	"shunt/internal/dataplane/traffic"
@@ -128,19 +131,26 @@ func (r *rig) loaded() map[string][]string {
 	return ids
 }
 
-var shownID = regexp.MustCompile(`(?m)^(\d+):`)
-
-// there are those of them that the kernel still has.
+// there are those of them that the kernel still has. Their numbers are asked for alone: to open a
+// table that is about to go, as bpftool does, makes it stay for ever if that is done twice before
+// the kernel's worker comes to it (prog_array_map_clear() takes a reference each time).
 func (r *rig) there(ids map[string][]string) map[string][]string {
 	r.t.Helper()
 	left := map[string][]string{}
-	for kind, list := range ids {
-		out, err := r.LAN.NS.Run("bpftool", kind, "show")
-		r.must(err)
-		for _, m := range shownID.FindAllStringSubmatch(out, -1) {
-			if slices.Contains(list, m[1]) {
-				left[kind] = append(left[kind], m[1])
+	for kind, next := range map[string]uintptr{"prog": unix.BPF_PROG_GET_NEXT_ID, "map": unix.BPF_MAP_GET_NEXT_ID} {
+		var from struct{ start, next, flags uint32 } // union bpf_attr
+		for {
+			_, _, errno := unix.Syscall(unix.SYS_BPF, next, uintptr(unsafe.Pointer(&from)), unsafe.Sizeof(from))
+			if errno == unix.ENOENT {
+				break
 			}
+			if errno != 0 {
+				r.t.Fatalf("numbers of %ss: %v", kind, errno)
+			}
+			if id := fmt.Sprint(from.next); slices.Contains(ids[kind], id) {
+				left[kind] = append(left[kind], id)
+			}
+			from.start = from.next
 		}
 	}
 	return left
