@@ -161,10 +161,7 @@ func (r *rig) there(ids map[string][]string) map[string][]string {
 // while it is full, so what came in and went out is what the kernel's own counters say.
 func TestLabelCountersOnAllQueues(t *testing.T) {
 	r := newRig(t, lab.FirewallOptions{Neighbours: true})
-	for _, e := range []lab.End{r.LAN, r.Server} {
-		_, err := e.NS.Run("ethtool", "-L", e.Device, "rx", "2")
-		r.must(err)
-	}
+	r.twoQueues()
 	r.start(program, with("--xdp", "on")...)
 	r.labelsApply(r.swapToServer()...)
 	sink := r.labelSink()
@@ -209,6 +206,15 @@ func TestLabelCountersOnAllQueues(t *testing.T) {
 	}
 	if switched := r.count("mpls_switched"); switched != came.sum {
 		t.Errorf("%d switched", switched)
+	}
+}
+
+// twoQueues has what comes to the router, and to the server, queue by the CPU it was sent on.
+func (r *rig) twoQueues() {
+	r.t.Helper()
+	for _, e := range []lab.End{r.LAN, r.Server} {
+		_, err := e.NS.Run("ethtool", "-L", e.Device, "rx", "2")
+		r.must(err)
 	}
 }
 
