@@ -70,24 +70,20 @@ struct {
 	__type(value, __u32);
 } tx SEC(".maps");
 
+/* A number for each of some prefixes; the longest that fits is found. */
+#define PREFIXES(prefix) struct {			\
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);		\
+	__uint(map_flags, BPF_F_NO_PREALLOC);		\
+	__uint(max_entries, LSPS);			\
+	__type(key, struct prefix);			\
+	__type(value, __u32);				\
+}
+
 /* Prefixes of packets that get labels (lsp.h), each with the longest IP packet that fits with
  * them, whatever its NHLFE chooses; 0: these get none. The daemon writes, TC egress reads. The
  * tables that the labels are from (maps_mpls.h) go with their program, these stay. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, LSPS);
-	__type(key, struct prefix4);
-	__type(value, __u32);
-} lsps4 SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, LSPS);
-	__type(key, struct prefix6);
-	__type(value, __u32);
-} lsps6 SEC(".maps");
+PREFIXES(prefix4) lsps4 SEC(".maps");
+PREFIXES(prefix6) lsps6 SEC(".maps");
 
 /* The tracepoint programs write; XDP and the daemon read. For each CPU MAX_PORTS rows. */
 struct transmit transmits[MAX_PORTS] SEC(".data.transmits");

@@ -29,21 +29,8 @@ struct {
 } label_spaces SEC(".maps");
 
 /* FTN: the NHLFE of IP packets, by the longest prefix of their destination. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, LSPS);
-	__type(key, struct prefix4);
-	__type(value, __u32);
-} ftns4 SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, LSPS);
-	__type(key, struct prefix6);
-	__type(value, __u32);
-} ftns6 SEC(".maps");
+PREFIXES(prefix4) ftns4 SEC(".maps");
+PREFIXES(prefix6) ftns6 SEC(".maps");
 
 /* The row of `nhlfes` that each NHLFE is in now; and if it is a plain swap, all of it: those
  * who read that need no row. */

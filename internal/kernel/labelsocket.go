@@ -87,8 +87,18 @@ func (s *LabelSocket) Close() error {
 
 // Listen says from which interfaces frames are heard.
 func (s *LabelSocket) Listen(indexes []int) error {
-	filter := labelFilter(indexes)
-	raw, err := s.packets.SyscallConn()
+	var to *unix.SockaddrLinklayer
+	if !s.bound && len(indexes) > 0 {
+		to = &unix.SockaddrLinklayer{Protocol: wire16(unix.ETH_P_MPLS_UC)}
+	}
+	err := hears(s.packets, labelFilter(indexes), to)
+	s.bound = s.bound || to != nil && err == nil
+	return err
+}
+
+// hears has a packet socket take what a filter takes, and, if to is not nil, of there alone.
+func hears(socket *os.File, filter []unix.SockFilter, to *unix.SockaddrLinklayer) error {
+	raw, err := socket.SyscallConn()
 	if err != nil {
 		return err
 	}
@@ -96,30 +106,39 @@ func (s *LabelSocket) Listen(indexes []int) error {
 	err = raw.Control(func(fd uintptr) {
 		program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 		failed = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
-		if failed == nil && !s.bound && len(indexes) > 0 {
-			failed = unix.Bind(int(fd), &unix.SockaddrLinklayer{Protocol: wire16(unix.ETH_P_MPLS_UC)})
-			s.bound = failed == nil
+		if failed == nil && to != nil {
+			failed = unix.Bind(int(fd), to)
 		}
 	})
 	if err = errors.Join(err, failed); err != nil {
-		return fmt.Errorf("labelled frames: %w", err)
+		return fmt.Errorf("%s: %w", socket.Name(), err)
 	}
 	return nil
 }
 
+// What filters are made of: load a word, skip unless it is this one, give so many bytes.
+const (
+	load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+	same  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+	give  = unix.BPF_RET | unix.BPF_K
+	whole = 1 << 18
+
+	ancillary  = 1<<32 - 0x1000 // SKF_AD_OFF
+	packetType = ancillary + 4  // SKF_AD_PKTTYPE
+	cameInBy   = ancillary + 8  // SKF_AD_IFINDEX
+)
+
 // labelFilter takes frames to this host that came in by one of some interfaces. Each has its own
 // end, for a jump is no longer than a byte says; so many fit that shunt has not that many ports.
 func labelFilter(indexes []int) []unix.SockFilter {
-	const load, same, give = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
-	const ancillary = 1<<32 - 0x1000 // SKF_AD_OFF; at 4 is SKF_AD_PKTTYPE, at 8 SKF_AD_IFINDEX
 	f := []unix.SockFilter{
-		{Code: load, K: ancillary + 4},
+		{Code: load, K: packetType},
 		{Code: same, Jt: 1, K: unix.PACKET_HOST},
 		{Code: give},
-		{Code: load, K: ancillary + 8},
+		{Code: load, K: cameInBy},
 	}
 	for _, index := range indexes {
-		f = append(f, unix.SockFilter{Code: same, Jf: 1, K: uint32(index)}, unix.SockFilter{Code: give, K: 1 << 18})
+		f = append(f, unix.SockFilter{Code: same, Jf: 1, K: uint32(index)}, unix.SockFilter{Code: give, K: whole})
 	}
 	return append(f, unix.SockFilter{Code: give})
 }
@@ -127,31 +146,14 @@ func labelFilter(indexes []int) []unix.SockFilter {
 // ListenPair says at which interface HearPair hears what comes in there, whoever it is for; at none,
 // if it is 0.
 func (s *LabelSocket) ListenPair(index int) error {
-	const load, same, give = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
-	filter := []unix.SockFilter{
-		{Code: load, K: 1<<32 - 0x1000 + 4}, // SKF_AD_OFF, SKF_AD_PKTTYPE
-		{Code: same, Jf: 1, K: unix.PACKET_OTHERHOST},
-		{Code: give, K: 1 << 18}, {Code: give},
-	}
 	if index == 0 {
-		filter = filter[3:]
+		return hears(s.pair, []unix.SockFilter{{Code: give}}, nil)
 	}
-	raw, err := s.pair.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	err = raw.Control(func(fd uintptr) {
-		program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-		failed = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
-		if failed == nil && index != 0 {
-			failed = unix.Bind(int(fd), &unix.SockaddrLinklayer{Protocol: wire16(unix.ETH_P_ALL), Ifindex: index})
-		}
-	})
-	if err = errors.Join(err, failed); err != nil {
-		return fmt.Errorf("frames that were to get labels: %w", err)
-	}
-	return nil
+	return hears(s.pair, []unix.SockFilter{
+		{Code: load, K: packetType},
+		{Code: same, Jf: 1, K: unix.PACKET_OTHERHOST},
+		{Code: give, K: whole}, {Code: give},
+	}, &unix.SockaddrLinklayer{Protocol: wire16(unix.ETH_P_ALL), Ifindex: index})
 }
 
 // HearPair is Hear for them.

@@ -22,20 +22,23 @@ func openLabelSocket(t *testing.T) *LabelSocket {
 	return s
 }
 
-// TestLabelSocket: labelled frames to this host by the ports that are listened to, and nothing
-// else; frames to a neighbour; IP packets by the routes.
-func TestLabelSocket(t *testing.T) {
-	if !inNetns(t) {
-		return
-	}
-	run(t, `
+// twoPairs makes the interfaces va, vb behind it, vc and vd behind that.
+const twoPairs = `
 		sysctl -qw net.ipv6.conf.all.disable_ipv6=1
 		ip link add name va address 02:00:00:00:00:0a type veth peer name vb address 02:00:00:00:00:0b
 		ip link add name vc address 02:00:00:00:00:0c type veth peer name vd address 02:00:00:00:00:0d
 		ip link set va up
 		ip link set vb up
 		ip link set vc up
-		ip link set vd up
+		ip link set vd up`
+
+// TestLabelSocket: labelled frames to this host by the ports that are listened to, and nothing
+// else; frames to a neighbour; IP packets by the routes.
+func TestLabelSocket(t *testing.T) {
+	if !inNetns(t) {
+		return
+	}
+	run(t, twoPairs+`
 		ip addr add 10.0.0.1/24 dev va
 		ip route add unreachable 10.9.0.0/16
 		ip route add blackhole 10.8.0.0/16`)
@@ -108,14 +111,7 @@ func TestLabelFilter(t *testing.T) {
 	if !inNetns(t) {
 		return
 	}
-	run(t, `
-		sysctl -qw net.ipv6.conf.all.disable_ipv6=1
-		ip link add name va address 02:00:00:00:00:0a type veth peer name vb address 02:00:00:00:00:0b
-		ip link add name vc address 02:00:00:00:00:0c type veth peer name vd address 02:00:00:00:00:0d
-		ip link set va up
-		ip link set vb up
-		ip link set vc up
-		ip link set vd up`)
+	run(t, twoPairs)
 	va, vc := index(t, "va"), index(t, "vc")
 	others := make([]int, 255)
 	for i := range others {
