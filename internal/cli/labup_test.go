@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -40,13 +41,14 @@ func TestLSRUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, script, _ := strings.Cut(said, "python3 -c '")
-	script, _, found := strings.Cut(script, "'\n")
-	if !found {
+	begin := strings.Index(said, "  ip netns exec "+client.Name()+" python3")
+	if begin < 0 {
 		t.Fatalf("no frame to send in:\n%s", said)
 	}
-	if _, err := client.Run("python3", "-c", strings.ReplaceAll(script, "\n  ", "\n")); err != nil {
-		t.Fatal(err)
+	script, _, _ := strings.Cut(said[begin:], "'\n\n")
+	// as it stands there: whoever copies it copies the spaces, too
+	if words, err := exec.Command("sh", "-c", script+"'").CombinedOutput(); err != nil {
+		t.Fatalf("%s'\n%v: %s", script, err, words)
 	}
 	daemon := api.NewClient(l.State() + "/api.sock")
 	stats, err := daemon.MPLSStats(context.Background(), api.MPLSFilter{})

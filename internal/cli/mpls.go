@@ -145,11 +145,10 @@ func (e *env) mplsFTN() *cobra.Command {
 	return e.mplsTable(&cobra.Command{
 		Use:   "ftn {add|replace|del|show} PREFIX nhlfe ID",
 		Short: "IP packets that get labels",
-		Long: `Says which NHLFE packets to a prefix get, the longest prefix counting: those that the kernel
-forwards, and this router's own. The NHLFE's list has no pop and no swap. "del" takes no nhlfe.
-The packets are those that leave by a port of shunt's, forwarded or of this host's own, once the
-kernel has routed them and its rules have had their say: the longest prefix of where they go counts.
-A prefix whose NHLFE is "deliver" is left as it is, within one that is not.`,
+		Long: `Says which NHLFE IP packets to a prefix get, by the longest prefix of where they go: those that
+leave by a port of shunt's, forwarded or of this host's own, once the kernel has routed them and its
+rules have had their say. The NHLFE's list has no pop and no swap. A prefix whose NHLFE is "deliver"
+is left as it is, within one that is not. "del" takes no nhlfe.`,
 		Example: `  shunt mpls ftn add 192.0.2.0/24 nhlfe 7
   shunt mpls ftn add 2001:db8::/32 nhlfe 7
   shunt mpls ftn del 192.0.2.0/24`,
