@@ -17,7 +17,7 @@
 #include <linux/types.h>
 
 enum abi {
-	ABI_VERSION = 6,
+	ABI_VERSION = 7,
 	WAYS = 2,		/* slots in a bucket */
 	MAX_PORTS = 256,	/* attached interfaces, and rows of counters per stage */
 	SIGHTINGS = 32,		/* sighted packets under way per CPU */
@@ -205,7 +205,7 @@ struct slot {
 	__u8 why;			/* last reason at TC ingress or egress, for explain */
 	__u8 tcp_scale;			/* scale of tcp_wnd */
 	__u32 count;			/* sighted packets without an idle second between them; once
-					 * armed: frames sent at the last hit after the lease's end */
+					 * armed: NAPI polls at the last hit after the lease's end */
 	__u32 seen;			/* jiffies of the last one */
 	__u32 oif;			/* ifindex, for TC */
 	/* line 1: what to make of it, in the order of struct rewrite (edit.h) */
@@ -328,7 +328,8 @@ struct transmit {
 	__u64 sent;
 	__u64 drops;			/* the driver's queue was full */
 	__u64 errors;			/* the driver refused: no NAPI, no XDP, link down */
-	__u64 zero;
+	__u32 left;			/* of those that came in by this port */
+	__u32 ahead;			/* frames redirected, less those that left, where polls end */
 };
 
 /* XDP leaves it as metadata in front of packets that TC ingress must look at. */

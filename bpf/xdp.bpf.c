@@ -65,22 +65,19 @@ static __always_inline int punt(struct xdp_md *ctx, const struct frame *f, struc
 	return out(f, reason, XDP_PASS);
 }
 
-enum { BULK = 16 };	/* DEV_MAP_BULK_SIZE */
-
 /* When the lease ends, hits of this NAPI poll may still wait in the devmap's bulk queue
  * (bq_enqueue()): a packet given to the kernel now would overtake them. So the flow stays
- * fast until its last hit was sent, as the tracepoint's counts of this CPU tell
- * (health.bpf.c), but for 20 ms at most. A full bulk says nothing: the hit may have come
- * right behind it. slot.count is twice the frames sent by then, plus one. */
+ * fast until the poll of its last hit has ended (health.bpf.c), but for 20 ms at most.
+ * slot.count is twice the polls of this CPU that had ended by then, plus one. */
 static __always_inline int poll_goes_on(struct slot *s)
 {
-	struct transmit *t = transmit_of(this_cpu(), s->oif);
-	__u32 last = s->count, now;
+	__u32 last = s->count, none = 0, now;
+	__u32 *ended = bpf_map_lookup_elem(&polls, &none);
 
-	if (passed(s->lease + ctl.hz / 50 + 1, now_jiffies()))
+	if (!ended || passed(s->lease + ctl.hz / 50 + 1, now_jiffies()))
 		return 0;
-	now = (t->sent + t->drops + t->errors) << 1 | 1;
-	if (last && now != last && now - last != 2 * BULK)
+	now = *ended << 1 | 1;
+	if (last && now != last)
 		return 0;
 	s->count = now;
 	return 1;

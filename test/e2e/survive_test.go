@@ -201,3 +201,30 @@ func leaseWithoutDaemon(t *testing.T, mode string, nat lab.NAT) {
 		t.Errorf("armed: %+v", armed)
 	}
 }
+
+// TestLeasesEndAtFullSpeed: a flow alone, whose NAPI polls are all of 64 frames: each ends with
+// a whole bulk of redirected frames, which looks as if a bulk were sent in the middle of it.
+func TestLeasesEndAtFullSpeed(t *testing.T) {
+	r := newRig(t, lab.FirewallOptions{NAT: lab.NATMasquerade, Neighbours: true})
+	r.start(program, with("--xdp", "on", "--lease", "100ms")...)
+	sink := r.sink(r.Server, 64)
+	g := r.generator(1, 0)
+	r.eventually("the flow is armed", 5*time.Second, func() bool {
+		r.send(g, 1024)
+		flows := r.armed()
+		return len(flows) == 1 && flows[0].Way == "xdp"
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	before, renewed := r.status(), r.count("renewed")
+	r.must(sink.Reset())
+	sent, err := g.Loop(ctx)
+	r.must(err)
+	r.whole("leases of 100 ms", sink, sent.Sent)
+	after := r.status()
+	hits, ends := after.Hits-before.Hits, r.count("renewed")-renewed
+	t.Logf("%d frames, %d hits, %d renewals", sent.Sent, hits, ends)
+	if float64(hits) < 0.99*float64(sent.Sent) || ends < 20 {
+		t.Errorf("%d hits of %d frames, %d leases proved again: the test did not test", hits, sent.Sent, ends)
+	}
+}

@@ -133,7 +133,7 @@ func because(t *testing.T, s exercise.Slot, reason string) {
 }
 
 // TestLeaseEndsBetweenPolls: hits of the NAPI poll in which the lease ends may still wait
-// in the bulk queue, so the flow stays fast until its last hit was sent.
+// in the bulk queue, so the flow stays fast until that poll has ended.
 func TestLeaseEndsBetweenPolls(t *testing.T) {
 	b := open(t, exercise.Options{})
 	in, out := b.udp4()
@@ -142,13 +142,13 @@ func TestLeaseEndsBetweenPolls(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		packet exercise.Packet
-		sent   []uint64 // frames that have left by the egress before each packet
+		polls  []uint32 // that have ended before each packet
 		want   string
 	}{
-		{"nothing is sent", in, []uint64{7, 7, 7}, "xdp hit 3"},
-		{"the first hit is sent", in, []uint64{7, 9, 9}, "xdp hit, xdp lease_ended 2"},
-		{"a full bulk, behind which the hit may wait", in, []uint64{0, 16, 18}, "xdp hit 2, xdp lease_ended"},
-		{"another DSCP", odd, []uint64{7}, "xdp lease_ended"},
+		{"one poll", in, []uint32{7, 7, 7}, "xdp hit 3"},
+		{"another one", in, []uint32{7, 7, 8}, "xdp hit 2, xdp lease_ended"},
+		{"the count turns over", in, []uint32{0xffffffff, 0, 0}, "xdp hit, xdp lease_ended 2"},
+		{"another DSCP", odd, []uint32{7}, "xdp lease_ended"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for try := 0; ; try++ {
@@ -161,8 +161,8 @@ func TestLeaseEndsBetweenPolls(t *testing.T) {
 				check(t, err)
 				before, err := b.Count()
 				check(t, err)
-				for _, frames := range c.sent {
-					check(t, b.Sent(uint64(s.Oif), uint64(frames)))
+				for _, ended := range c.polls {
+					check(t, b.Polls(ended))
 					_, err := b.XDP(b.LANIndex, c.packet.Bytes())
 					check(t, err)
 				}

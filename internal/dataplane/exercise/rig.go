@@ -1,11 +1,11 @@
 package exercise
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -138,19 +138,9 @@ func (r *Rig) Speak() error {
 // Map is one of the programs' maps, by its name in bpf/maps.h.
 func (r *Rig) Map(name string) *ebpf.Map { return r.maps[name] }
 
-// Sent makes the tracepoints' count of frames sent to an egress what it says, on all CPUs.
-func (r *Rig) Sent(ifindex, frames uint64) error {
-	const ports, row = 256, 4 * 8
-	sent, err := r.maps[".data.transmits"].Memory()
-	if err != nil {
-		return err
-	}
-	for at := ifindex % ports * row; at < uint64(sent.Size()); at += ports * row {
-		if _, err := sent.WriteAt(binary.NativeEndian.AppendUint64(nil, frames), int64(at)); err != nil {
-			return err
-		}
-	}
-	return nil
+// Polls makes the tracepoint's count of NAPI polls that ended what it says, on all CPUs.
+func (r *Rig) Polls(n uint32) error {
+	return r.maps["polls"].Put(uint32(0), slices.Repeat([]uint32{n}, ebpf.MustPossibleCPU()))
 }
 
 // Now returns the kernel's jiffies, as slots keep them. The daemon's heartbeat, which
