@@ -14,19 +14,28 @@
 #include "sample.h"
 #include "meter.h"
 
-enum { HEADERS = ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct tcphdr), PACKET_HOST = 0 };
+enum {
+	HEADERS6 = ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct tcphdr),
+	HEADERS4 = ETH_HLEN + sizeof(struct iphdr) + sizeof(struct tcphdr),
+	PACKET_HOST = 0,
+};
 
 /* What XDP cannot see, then the frame's Ethernet header. */
 static __always_inline enum reason inspect(struct __sk_buff *skb, struct sk_buff *k, struct frame *f)
 {
+	__u32 headers;
+
 	if (skb->pkt_type != PACKET_HOST)
 		return REASON_NOT_HOST;
 	if (bpf_core_enum_value_exists(enum skb_ext_id, SKB_EXT_SEC_PATH) &&
 	    k->active_extensions & 1 << bpf_core_enum_value(enum skb_ext_id, SKB_EXT_SEC_PATH))
 		return REASON_IPSEC;
 	point(f, skb);
-	if (f->data + HEADERS > f->end && f->len > f->end - f->data) {
-		bpf_skb_pull_data(skb, f->len < HEADERS ? f->len : HEADERS);
+	/* no more than is needed: of what a TCP stack sends the headers alone are here, and to pull
+	 * copies them, since the stack keeps the packet too */
+	headers = skb->protocol == wire16(ETH_P_IPV6) ? HEADERS6 : HEADERS4;
+	if (f->end - f->data < headers && f->end - f->data < f->len) {
+		bpf_skb_pull_data(skb, f->len < headers ? f->len : headers);
 		point(f, skb);
 	}
 	return parse_ethernet(f);
