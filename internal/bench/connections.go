@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"shunt/internal/api"
 	"shunt/internal/lab"
 )
 
@@ -152,10 +153,9 @@ func (r *rig) connections(ctx context.Context, p *ConnectionsPhase, rate int, lo
 	if _, err := churn(ctx, r.top.Client.NS, server, rate, min(long, 3*time.Second)); err != nil {
 		return err
 	}
-	if p.Mode == Shunt {
-		if fast, err := r.xdpAttached(ctx); err != nil || !fast {
-			return errors.Join(err, errors.New("bench: shunt: no XDP after three seconds of connections; see \"shunt doctor\""))
-		}
+	seen, err := r.synsSeen(ctx)
+	if err != nil {
+		return err
 	}
 	before, err := cpuTimes()
 	if err != nil {
@@ -174,12 +174,28 @@ func (r *rig) connections(ctx context.Context, p *ConnectionsPhase, rate int, lo
 	if err != nil {
 		return err
 	}
+	last, err := r.synsSeen(ctx)
+	if err != nil {
+		return err
+	}
+	if got, want := last-seen, 2*uint64(len(c.took)); r.daemon != nil && got < want {
+		return fmt.Errorf("bench: shunt saw %d SYNs of %d: the connections did not go by it", got, want)
+	}
 	p.Seconds += seconds
 	p.CPU += seconds*float64(after.cpus) - (after.free - before.free)
 	p.Connections += len(c.took) + c.resets
 	p.Resets += c.resets
 	p.took = append(p.took, c.took...)
 	return nil
+}
+
+// synsSeen are the SYNs that shunt counted, two for each connection; 0 without shunt.
+func (r *rig) synsSeen(ctx context.Context) (n uint64, err error) {
+	if r.daemon == nil {
+		return 0, nil
+	}
+	s, err := r.client.Status(ctx)
+	return s.Counters[api.StageXDP]["tcp_syn"] + s.Counters[api.StageTCIngress]["tcp_syn"], err
 }
 
 // cpuSeconds are what all CPUs together spent since boot without work: idle, or stolen by the

@@ -30,7 +30,7 @@ const (
 	// A warm-up ends when this part of a burst was hits, or with patience.
 	warmBurst    = 100 * time.Millisecond
 	warmHits     = 0.9
-	warmPatience = 8 * time.Second
+	warmPatience = 20 * time.Second
 )
 
 // rig is a firewall lab that can be switched between modes. The sink stays. It is for
@@ -165,7 +165,8 @@ func (r *rig) enter(ctx context.Context, mode Mode) error {
 			return err
 		}
 	case Attached:
-		if err := r.start(ctx, "--threshold", unreachable); err != nil {
+		// nothing would be repeated, and for that xdp = "auto" attaches no XDP to a veth
+		if err := r.start(ctx, "--threshold", unreachable, "--xdp", "on"); err != nil {
 			return err
 		}
 	case Shunt:

@@ -228,7 +228,10 @@ func (d *Daemon) received(index int) (policy.Wire, error) {
 		return policy.Wire{}, err
 	}
 	tagged := c.Of("vlan_tag")
-	return policy.Wire{Plain: x.Of("hit") + c.Total() - c.Partial - tagged, Partial: c.Partial, Tagged: tagged}, nil
+	return policy.Wire{
+		Plain: x.Of("hit") + c.Total() - c.Partial - tagged, Partial: c.Partial, Tagged: tagged,
+		Gain: x.Of("hit") + c.Of("hit") + c.Of("mpls_off"),
+	}, nil
 }
 
 // observe tells each port's judge what came in since the last time. Unfinished segments
@@ -243,7 +246,7 @@ func (d *Daemon) observe(now time.Time) {
 			d.log.Error("counters", "err", err)
 			return
 		}
-		news[p] = policy.Wire{Plain: w.Plain - p.seen.Plain, Tagged: w.Tagged - p.seen.Tagged}
+		news[p] = policy.Wire{Plain: w.Plain - p.seen.Plain, Tagged: w.Tagged - p.seen.Tagged, Gain: w.Gain - p.seen.Gain}
 		partial += w.Partial - p.seen.Partial
 		p.seen = w
 	}

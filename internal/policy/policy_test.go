@@ -25,7 +25,7 @@ func nic(change ...func(*Port)) Port {
 	return p
 }
 
-func wire(p *Port)    { p.Peer = observed(Wire{Plain: 64}, Wire{Plain: 64}) }
+func wire(p *Port)    { p.Peer = observed(Wire{Plain: 64, Gain: 64}, Wire{Plain: 64, Gain: 64}) }
 func veth(p *Port)    { p.Link.Kind, p.Link.Driver = "veth", "veth" }
 func partial(p *Port) { p.Peer = observed(Wire{Plain: 64, Partial: 1}) }
 func tagged(p *Port)  { p.Peer = observed(Wire{Plain: 64, Tagged: 1}) }
@@ -129,7 +129,8 @@ func part(t *testing.T, what, got, want string) {
 
 func TestPeer(t *testing.T) {
 	start := time.Now()
-	plain, quiet := Wire{Plain: enough}, Wire{Plain: enough - 1}
+	plain, quiet := Wire{Plain: enough, Gain: enough / 2}, Wire{Plain: enough - 1, Gain: enough - 1}
+	slow := Wire{Plain: 1000 * enough, Gain: enough}
 	type step struct {
 		after time.Duration
 		seen  Wire
@@ -141,6 +142,7 @@ func TestPeer(t *testing.T) {
 	}{
 		{"two full periods", []step{{0, plain, false}, {1, plain, true}}},
 		{"quiet periods say nothing", []step{{0, plain, false}, {1, quiet, false}, {2, Wire{}, false}, {3, plain, true}, {4, Wire{}, true}}},
+		{"the kernel's packets win no trust, and lose none", []step{{0, slow, false}, {1, slow, false}, {2, plain, false}, {3, slow, false}, {4, plain, true}, {5, slow, true}}},
 		{"one partial packet begins anew", []step{{0, plain, false}, {1, Wire{Plain: 1000, Partial: 1}, false}, {2, plain, false}, {3, plain, true}}},
 		{"one tagged packet too", []step{{0, plain, false}, {1, Wire{Tagged: 1}, false}, {2, plain, false}, {3, plain, true}}},
 		{"trust lost is held off", []step{

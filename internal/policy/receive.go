@@ -56,11 +56,12 @@ type Wire struct {
 	Plain   uint64 // checksum complete in the frame
 	Partial uint64 // checksum left to hardware that never comes, or merged by GRO; on any port
 	Tagged  uint64 // VLAN tag beside the frame
+	Gain    uint64 // of those that are plain: repeated, or with labels
 }
 
 // What it takes to call a peer a wire, and to trust it again.
 const (
-	enough  = 64          // plain packets that make a period count
+	enough  = 64          // plain packets that make a period count, if half of them gain by XDP
 	periods = 2           // such periods in a row
 	HoldOff = time.Minute // after a peer stopped behaving like a wire
 )
@@ -72,6 +73,7 @@ type Peer struct {
 	clean int       // periods in a row
 	until time.Time // not before
 	worst Wire      // last period that had something else than plain packets
+	slow  bool      // most packets of the last full period were the kernel's
 }
 
 // Wired is a Peer that was found to behave like a wire before.
@@ -79,7 +81,9 @@ func Wired() Peer { return Peer{wire: true} }
 
 // Observe takes the counts of one period, which ended now; periods of about a second
 // are meant. A period with few packets says nothing. One packet that no wire carries
-// ends the trust at once.
+// ends the trust at once. Trust is only won while packets are repeated: XDP makes such a link
+// copy what a kernel at its other end sends (veth_convert_skb_to_xdp_buff() in
+// drivers/net/veth.c), and of short connections nothing is repeated that would pay for it.
 func (p *Peer) Observe(now time.Time, seen Wire) {
 	switch {
 	case seen.Partial > 0 || seen.Tagged > 0:
@@ -88,7 +92,11 @@ func (p *Peer) Observe(now time.Time, seen Wire) {
 		}
 		p.wire, p.clean, p.worst = false, 0, seen
 	case now.Before(p.until):
-	case seen.Plain >= enough:
+	case seen.Plain < enough:
+	case seen.Gain < seen.Plain/2:
+		p.slow = true
+	default:
+		p.slow = false
 		p.clean++
 		p.wire = p.wire || p.clean >= periods
 	}
@@ -103,6 +111,9 @@ func (p *Peer) explain(l kernel.Link) (reason, remedy string) {
 	case p.worst.Partial > 0:
 		return "bulk TCP comes in merged segments or with unfinished checksums: TC keeps them, which is faster than XDP here",
 			fmt.Sprintf("for many small packets instead, set xdp = \"on\" for %s and switch offloads off at its peer (ethtool -K PEER tx off)", l.Name)
+	}
+	if p.slow {
+		return fmt.Sprintf("most packets from the peer of %s are the kernel's: XDP would cost more than it gains", l.Name), ""
 	}
 	return fmt.Sprintf("not yet known whether the peer of %s behaves like a wire", l.Name), ""
 }
