@@ -71,6 +71,7 @@ int BPF_PROG(shunt_redirect_err, const struct net_device *dev, const struct bpf_
 
 	if (map_type != BPF_MAP_TYPE_DEVMAP || !is_here(dev))
 		return 0;
+	transmit_of(this_cpu(), dev->ifindex)->left++;	/* it waits in no queue: ends_poll() */
 	/* `tgt` points to nothing known: not every kernel lets a program load it from its context */
 	if (!bpf_probe_read_kernel(&to, sizeof(to), &ctx[2]) && to)
 		transmit_of(this_cpu(), BPF_CORE_READ(to, dev, ifindex))->errors++;

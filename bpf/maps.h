@@ -33,8 +33,8 @@ const volatile __u32 bucket_shift = 28;
 /* TC ingress writes, TC egress reads, on the same CPU. For each CPU SIGHTINGS rows. */
 struct sighting sightings[SIGHTINGS] SEC(".data.sightings");
 
-/* leave() writes; the daemon reads. For each CPU STAGES * MAX_PORTS rows. One global
- * variable for the same reason. */
+/* leave() writes; the daemon reads, and health.bpf.c on the same CPU. For each CPU
+ * STAGES * MAX_PORTS rows. One global variable for the same reason. */
 struct tally counters[STAGES * MAX_PORTS] SEC(".data.counters");
 
 /* CPUs that may ever be there, rounded up to a power of two, less one. */
