@@ -21,7 +21,7 @@ func Receive(p Port, mode Mode) (ok bool, reason, remedy string) {
 	if l.Kind == "" && l.Offloads.RxVLAN {
 		return stripped(l)
 	}
-	if mode == Auto && software(l) && !p.Peer.wire {
+	if mode == Auto && software(l) && !p.Peer.gains(l) {
 		reason, remedy = p.Peer.explain(l)
 		return false, reason, remedy
 	}
@@ -56,64 +56,69 @@ type Wire struct {
 	Plain   uint64 // checksum complete in the frame
 	Partial uint64 // checksum left to hardware that never comes, or merged by GRO; on any port
 	Tagged  uint64 // VLAN tag beside the frame
-	Gain    uint64 // of those that are plain: repeated, or with labels
+	Gain    uint64 // of the plain ones: repeated, or with labels
 }
 
 // What it takes to call a peer a wire, and to trust it again.
 const (
-	enough  = 64          // plain packets that make a period count, if half of them gain by XDP
+	enough  = 64          // plain packets that make a period count
 	periods = 2           // such periods in a row
 	HoldOff = time.Minute // after a peer stopped behaving like a wire
 )
 
-// Peer judges from what a port receives whether its other end behaves like a wire.
-// The zero value knows nothing yet. Copying it copies the judgement.
+// Peer judges from what a port receives whether its other end behaves like a wire, and whether
+// XDP would pay. The zero value knows nothing yet. Copying it copies the judgement.
 type Peer struct {
 	wire  bool
-	clean int       // periods in a row
+	pays  bool      // half of what comes in gains by XDP
+	clean int       // periods in a row without anything but plain packets
+	paid  int       // of these, the last ones in a row that XDP would pay in
 	until time.Time // not before
 	worst Wire      // last period that had something else than plain packets
-	slow  bool      // most packets of the last full period were the kernel's
 }
 
 // Wired is a Peer that was found to behave like a wire before.
-func Wired() Peer { return Peer{wire: true} }
+func Wired() Peer { return Peer{wire: true, pays: true} }
 
 // Observe takes the counts of one period, which ended now; periods of about a second
 // are meant. A period with few packets says nothing. One packet that no wire carries
-// ends the trust at once. Trust is only won while packets are repeated: XDP makes such a link
-// copy what a kernel at its other end sends (veth_convert_skb_to_xdp_buff() in
-// drivers/net/veth.c), and of short connections nothing is repeated that would pay for it.
+// ends the trust at once; that XDP pays is believed for as long as the trust lasts.
 func (p *Peer) Observe(now time.Time, seen Wire) {
 	switch {
 	case seen.Partial > 0 || seen.Tagged > 0:
+		until := p.until
 		if p.wire {
-			p.until = now.Add(HoldOff)
+			until = now.Add(HoldOff)
 		}
-		p.wire, p.clean, p.worst = false, 0, seen
+		*p = Peer{until: until, worst: seen}
 	case now.Before(p.until):
-	case seen.Plain < enough:
-	case seen.Gain < seen.Plain/2:
-		p.slow = true
-	default:
-		p.slow = false
+	case seen.Plain >= enough:
 		p.clean++
+		p.paid++
+		if seen.Gain < seen.Plain/2 {
+			p.paid = 0
+		}
 		p.wire = p.wire || p.clean >= periods
+		p.pays = p.pays || p.paid >= periods
 	}
 }
 
-// explain says why the peer is not taken for a wire.
+// gains reports whether XDP is faster than TC for what comes from there. A veth's XDP copies
+// what a TCP stack at the other end sends (veth_convert_skb_to_xdp_buff() in
+// drivers/net/veth.c): of short connections nothing is repeated that would pay for it.
+func (p *Peer) gains(l kernel.Link) bool { return p.wire && (p.pays || l.Kind != "veth") }
+
+// explain says why it does not gain.
 func (p *Peer) explain(l kernel.Link) (reason, remedy string) {
 	switch {
+	case p.wire:
+		return fmt.Sprintf("most packets from the peer of %s are the kernel's: XDP would cost more than it gains", l.Name), ""
 	case p.worst.Tagged > 0:
 		return fmt.Sprintf("the peer of %s sends VLAN tags beside the frame, invisible to XDP", l.Name),
 			fmt.Sprintf("switch that off at the peer of %s (ethtool -K PEER txvlan off)", l.Name)
 	case p.worst.Partial > 0:
 		return "bulk TCP comes in merged segments or with unfinished checksums: TC keeps them, which is faster than XDP here",
 			fmt.Sprintf("for many small packets instead, set xdp = \"on\" for %s and switch offloads off at its peer (ethtool -K PEER tx off)", l.Name)
-	}
-	if p.slow {
-		return fmt.Sprintf("most packets from the peer of %s are the kernel's: XDP would cost more than it gains", l.Name), ""
 	}
 	return fmt.Sprintf("not yet known whether the peer of %s behaves like a wire", l.Name), ""
 }
