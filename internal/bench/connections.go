@@ -44,6 +44,7 @@ type ConnectionsPhase struct {
 	CPU         float64 `json:"cpu_s"`       // seconds that the machine's CPUs were neither idle nor another machine's
 	P50         float64 `json:"p50_seconds"` // of connect, question and answer
 	P99         float64 `json:"p99_seconds"`
+	XDP         bool    `json:"xdp"` // shunt had XDP on the client's port at the end of the last turn; else TC alone
 
 	took []int64
 }
@@ -113,7 +114,7 @@ func Connections(ctx context.Context, o Options, long time.Duration) (*Connectio
 			return nil, interrupted(ctx, err)
 		}
 		for _, p := range phases {
-			o.Say("  %s %.1f CPU s, p50 %.0f us, p99 %.0f us, %d resets", p.Mode, p.CPU, p.P50*1e6, p.P99*1e6, p.Resets)
+			o.Say("  %s %.1f CPU s, p50 %.0f us, p99 %.0f us, %d resets, XDP: %t", p.Mode, p.CPU, p.P50*1e6, p.P99*1e6, p.Resets, p.XDP)
 		}
 		report.Samples = append(report.Samples, phases[:]...)
 		o.Say("\n")
@@ -143,8 +144,7 @@ func (r *rig) connectionRound(ctx context.Context, modes [2]Mode, rate int, long
 	return phases, nil
 }
 
-// connections adds one turn to a phase, after some connections that do not count: while these
-// are made, the daemon finds out what the client is.
+// connections adds one turn to a phase, after some connections that do not count.
 func (r *rig) connections(ctx context.Context, p *ConnectionsPhase, rate int, long time.Duration) error {
 	if err := r.enter(ctx, p.Mode); err != nil {
 		return err
@@ -178,8 +178,13 @@ func (r *rig) connections(ctx context.Context, p *ConnectionsPhase, rate int, lo
 	if err != nil {
 		return err
 	}
-	if got, want := last-seen, 2*uint64(len(c.took)); r.daemon != nil && got < want {
-		return fmt.Errorf("bench: shunt saw %d SYNs of %d: the connections did not go by it", got, want)
+	if r.daemon != nil {
+		if p.XDP, err = r.xdpAttached(ctx); err != nil {
+			return err
+		}
+		if got, want := last-seen, 2*uint64(len(c.took)); got < want {
+			return fmt.Errorf("bench: shunt saw %d SYNs of %d: the connections did not go by it", got, want)
+		}
 	}
 	p.Seconds += seconds
 	p.CPU += seconds*float64(after.cpus) - (after.free - before.free)

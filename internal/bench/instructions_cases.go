@@ -81,7 +81,7 @@ var insnCases = []insnCase{
 	{name: "shunt-xdp6", title: "shunt, XDP, IPv6", lab: firewall, mode: Shunt, xdp: "auto", frames: ipv6, way: byXDP},
 	{name: "shunt-tc", title: "shunt, TC, IPv4 NAT", lab: firewall, mode: Shunt, xdp: "off", frames: ipv4, way: byTC},
 	{name: "masquerade", title: "conntrack and masquerade", lab: firewall, mode: Kernel, frames: ipv4, way: byKernel},
-	{name: "shunt-tax", title: "shunt, slow-path tax", lab: firewall, mode: Attached, xdp: "auto", frames: ipv4, way: byKernel, over: "masquerade"},
+	{name: "shunt-tax", title: "shunt, slow-path tax", lab: firewall, mode: Attached, xdp: "on", frames: ipv4, way: byKernel, over: "masquerade"},
 	{name: "flowtable", title: "nf_flow_table, same rules", lab: flowtab, mode: Kernel, frames: ipv4, way: byOther,
 		probe: hasFlowtable, check: offloaded},
 	{name: "xdp-flowtable", title: "xdp-forward, flow table", lab: flowtab, mode: Kernel, frames: ipv4, way: byRedirect,

@@ -189,7 +189,7 @@ func (r *rig) start(ctx context.Context, args ...string) (err error) {
 }
 
 // warm sends what will be measured until the router behaves as it will from then on, and
-// for another while: until the daemon takes the client for a wire and attaches XDP, and
+// for another while: until the daemon attaches XDP, and
 // until most frames are hits if they are to be.
 func (r *rig) warm(ctx context.Context, g *source, more time.Duration) error {
 	for deadline := time.Now().Add(warmPatience); r.daemon != nil; {
