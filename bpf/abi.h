@@ -328,8 +328,10 @@ struct transmit {
 	__u64 sent;
 	__u64 drops;			/* the driver's queue was full */
 	__u64 errors;			/* the driver refused: no NAPI, no XDP, link down */
-	__u32 left;			/* of those that came in by this port */
-	__u32 ahead;			/* frames redirected, less those that left, where polls end */
+	__u32 polls;			/* NAPI polls that were seen to end */
+	__u32 waits;			/* ifindex of whose poll XDP waits for, 0: none */
+	__u32 bulks, least;		/* since then: ends_poll() */
+	__u64 zero[3];
 };
 
 /* XDP leaves it as metadata in front of packets that TC ingress must look at. */

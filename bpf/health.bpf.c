@@ -15,47 +15,48 @@ static __always_inline int is_here(const struct net_device *dev)
 	return dev->nd_net.net->ns.inum == netns;	/* trusted pointers: plain loads */
 }
 
-enum { BULK = 16 };	/* DEV_MAP_BULK_SIZE */
+enum { BULK = 16, POLL = 64 };	/* DEV_MAP_BULK_SIZE, NAPI_POLL_WEIGHT */
 
-/* Does a bulk that leaves end a NAPI poll? One that is not full does. One that is full leaves
- * at the poll's end, or to make room for a frame that is redirected already but not in the
- * queue yet (bq_enqueue()): so the frames that this port's packets were redirected as are then
- * ahead of those that left, by one more at the least than where polls end. (While the daemon
- * was away nobody counted: the next bulk that is not full mends that.) */
-static __always_inline int ends_poll(__u32 cpu, const struct net_device *from, int frames)
+/* Does a full bulk end the NAPI poll that XDP waits for? It leaves at the poll's end, or to make
+ * room for a frame that is redirected already but not in the queue yet (bq_enqueue()): then the
+ * frames that the port's packets were redirected as are ahead of those that left by one more at
+ * the least. The least they are ahead is known once more bulks were seen than a poll has. (If
+ * they go to several ports it is not met again: an end is missed, and none made up.) */
+static __noinline int ends_poll(struct transmit *t, __u32 cpu, __u32 port)
 {
-	const struct tally *ip = tally_of(cpu, STAGE_XDP, from->ifindex);
-	const struct tally *mpls = tally_of(cpu, STAGE_MPLS, from->ifindex);
-	struct transmit *t = transmit_of(cpu, from->ifindex);
-	__u32 ahead;
+	const struct tally *ip = tally_of(cpu, STAGE_XDP, port);
+	const struct tally *mpls = tally_of(cpu, STAGE_MPLS, port);
+	__u32 ahead, bulks = ++t->bulks;
 
-	t->left += frames;
 	ahead = ip->packets[REASON_HIT] + mpls->packets[REASON_MPLS_SWITCHED] +
-		mpls->packets[REASON_MPLS_IMPOSED] - t->left;
-	if (frames >= BULK && (__s32)(ahead - t->ahead) > 0)
-		return 0;
-	t->ahead = ahead;
-	return 1;
+		mpls->packets[REASON_MPLS_IMPOSED] - bulks * BULK;
+	if (bulks == 1 || (__s32)(ahead - t->least) < 0)
+		t->least = ahead;
+	return bulks > POLL / BULK && ahead == t->least;
 }
 
 /* One bulk of frames given to a driver (bq_xmit_all() in kernel/bpf/devmap.c). */
 SEC("tp_btf/xdp_devmap_xmit")
 int BPF_PROG(shunt_xmit, const struct net_device *from, const struct net_device *to, int sent, int drops, int err)
 {
-	__u32 cpu = this_cpu(), none = 0, *ended;
+	__u32 cpu = this_cpu();
 	struct transmit *t;
 
 	if (!is_here(to))
 		return 0;
 	t = transmit_of(cpu, to->ifindex);
-	t->sent += sent;
-	if (err < 0)
-		t->errors += drops;
-	else
-		t->drops += drops;
-	ended = bpf_map_lookup_elem(&polls, &none);
-	if (ended && ends_poll(cpu, from, sent + drops))
-		++*ended;
+	t->sent += (__u32)sent;		/* 0 with an error */
+	if (rarely(drops)) {
+		if (err < 0)
+			t->errors += drops;
+		else
+			t->drops += drops;
+	}
+	if (sent + drops == BULK &&
+	    (mostly(!t->waits) || t->waits != from->ifindex || !ends_poll(t, cpu, from->ifindex)))
+		return 0;
+	t->polls++;
+	t->waits = 0;
 	return 0;
 }
 
@@ -71,7 +72,6 @@ int BPF_PROG(shunt_redirect_err, const struct net_device *dev, const struct bpf_
 
 	if (map_type != BPF_MAP_TYPE_DEVMAP || !is_here(dev))
 		return 0;
-	transmit_of(this_cpu(), dev->ifindex)->left++;	/* it waits in no queue: ends_poll() */
 	/* `tgt` points to nothing known: not every kernel lets a program load it from its context */
 	if (!bpf_probe_read_kernel(&to, sizeof(to), &ctx[2]) && to)
 		transmit_of(this_cpu(), BPF_CORE_READ(to, dev, ifindex))->errors++;

@@ -85,7 +85,7 @@ struct {
 PREFIXES(prefix4) lsps4 SEC(".maps");
 PREFIXES(prefix6) lsps6 SEC(".maps");
 
-/* The tracepoint programs write; the daemon reads. For each CPU MAX_PORTS rows. */
+/* The tracepoint programs write; XDP (at a lease's end) and the daemon read. For each CPU MAX_PORTS rows. */
 struct transmit transmits[MAX_PORTS] SEC(".data.transmits");
 
 /* One row serves one ifindex in MAX_PORTS; two ports that share one share their figures. */
@@ -93,14 +93,6 @@ static __always_inline struct transmit *transmit_of(__u32 cpu, __u32 ifindex)
 {
 	return row_of(transmits, cpu, MAX_PORTS, ifindex % MAX_PORTS, sizeof(struct transmit));
 }
-
-/* NAPI polls that redirected something and ended. The tracepoint program writes; XDP reads. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} polls SEC(".maps");
 
 /* Who claims a slot or empties one writes; nobody else reads. */
 struct sources sources SEC(".data.sources");

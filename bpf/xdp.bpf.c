@@ -69,16 +69,17 @@ static __always_inline int punt(struct xdp_md *ctx, const struct frame *f, struc
  * (bq_enqueue()): a packet given to the kernel now would overtake them. So the flow stays
  * fast until the poll of its last hit has ended (health.bpf.c), but for 20 ms at most.
  * slot.count is twice the polls of this CPU that had ended by then, plus one. */
-static __always_inline int poll_goes_on(struct slot *s)
+static __always_inline int poll_goes_on(struct slot *s, __u32 port)
 {
-	__u32 last = s->count, none = 0, now;
-	__u32 *ended = bpf_map_lookup_elem(&polls, &none);
+	struct transmit *t = transmit_of(this_cpu(), s->oif);
+	__u32 last = s->count, now = t->polls << 1 | 1;
 
-	if (!ended || passed(s->lease + ctl.hz / 50 + 1, now_jiffies()))
+	if ((last && now != last) || passed(s->lease + ctl.hz / 50 + 1, now_jiffies()))
 		return 0;
-	now = *ended << 1 | 1;
-	if (last && now != last)
-		return 0;
+	if (!t->waits) {
+		t->waits = port;
+		t->bulks = 0;
+	}
 	s->count = now;
 	return 1;
 }
@@ -166,7 +167,7 @@ static __always_inline enum reason doubt(struct frame *f, struct slot *s, struct
 	if (f->proto == IPPROTO_TCP && ctl.tcp_off)
 		return REASON_TCP_OFF;
 	reason = flow_check(s, f);
-	if (reason && (reason != REASON_LEASE_ENDED || flow_differs(s, f) || !(s->flags & SLOT_XDP) || !poll_goes_on(s)))
+	if (reason && (reason != REASON_LEASE_ENDED || flow_differs(s, f) || !(s->flags & SLOT_XDP) || !poll_goes_on(s, f->port)))
 		return flow_slow(s, f, reason);
 	if (!(s->flags & SLOT_XDP))
 		return REASON_TC_WAY;
