@@ -112,6 +112,7 @@ static __always_inline void edit_l4(struct frame *f, const struct rewrite *rw, c
 static __always_inline void edit(struct frame *f, const struct rewrite *rw, const int whole)
 {
 	edit_macs(f->data, rw->mac);
+	not_yet();
 	if (f->family == 4)
 		edit_ipv4(f, rw);
 	else

@@ -310,13 +310,14 @@ static __always_inline int flow_good(const struct slot *s, const struct frame *f
 {
 	const __u32 want = SLOT_ARMED | (tos_of(f) & 0xfc) << 8 | SLOT_XDP << 16;	/* and no SLOT_DRAIN */
 	const void *mac = f->data, *in = s->dmac_in;
-	__u32 state = *(word *)&s->state;
+	__u32 state = *(word *)&s->state, left = s->lease - now;
 	__u64 differ;
 
-	forget(state);	/* or it would be kept for whoever asks why not */
+	forget(state);	/* or they would be kept for whoever asks why not */
+	forget(left);
 	differ = (state ^ want) & (0xff | 0xff << 8 | (SLOT_XDP | SLOT_DRAIN) << 16);
 	differ |= s->gen ^ ctl.gen;
-	differ |= (s->lease - now - 1) >> AHEAD;	/* passed() */
+	differ |= (left - 1) >> AHEAD;	/* passed() */
 	differ |= *(dword *)mac ^ *(dword *)in;
 	differ |= *(word *)(mac + 8) ^ *(word *)(in + 8);
 	if (f->family == 6)

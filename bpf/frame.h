@@ -29,6 +29,10 @@
 /* Read here and now, and as wide as it is. */
 #define OUR(x) (*(volatile typeof(x) *)&(x))
 
+/* What is behind it is not read before it: it would be held in registers that are wanted for
+ * what is before. */
+#define not_yet() asm volatile("" ::: "memory")
+
 /* Two branches that begin alike are not to be joined there. */
 #define apart(n) asm volatile("" : : "i"(n))
 
