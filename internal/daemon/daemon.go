@@ -314,7 +314,15 @@ func (d *Daemon) loop(ctx context.Context, look <-chan bool) error {
 	defer health.Stop()
 	defer review.Stop()
 	defer bump.Stop()
+	watched := true
 	for {
+		if fast := d.redirects(); fast != watched { // asleep, this process takes no time from anybody
+			watched = fast
+			health.Stop()
+			if fast {
+				health.Reset(healthEvery)
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return nil

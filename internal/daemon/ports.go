@@ -267,6 +267,16 @@ func (p *port) holdOff(now time.Time) time.Time {
 	return now.Add(p.held)
 }
 
+// redirects reports whether XDP does: only then may a driver refuse frames.
+func (d *Daemon) redirects() bool {
+	for _, p := range d.ports {
+		if p.decision.XDPReceive {
+			return true
+		}
+	}
+	return false
+}
+
 // checkTransmits takes XDP from an egress whose driver refuses frames, or loses more than
 // one in eight to a full queue: the kernel's way has a qdisc and says why it drops.
 func (d *Daemon) checkTransmits() {
