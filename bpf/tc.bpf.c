@@ -204,6 +204,7 @@ static __always_inline int judge(struct __sk_buff *skb, struct sk_buff *k, struc
 	enum reason reason;
 	struct place at;
 	struct slot *s;
+	__u32 now;
 
 	reason = parse(f, family);
 	if (rarely(reason))
@@ -222,6 +223,11 @@ static __always_inline int judge(struct __sk_buff *skb, struct sk_buff *k, struc
 			return pass(c, reason == REASON_SOURCE_FULL ? REASON_SOURCE_FULL : REASON_TABLE_FULL, counted);
 		at = first.at;
 		s = slot_at(at.bucket, at.way);
+	}
+	now = now_jiffies();
+	if (!counted && mostly(flow_young(s, now))) {
+		flow_one_more(s, f, now);
+		return leave(c, REASON_BELOW_THRESHOLD, NEXT);
 	}
 	if (counted && !ctl.no_marks && f->data + f->len <= f->end)
 		s->taken += skb->gso_segs > 1 ? skb->gso_segs : 1;
