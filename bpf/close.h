@@ -20,6 +20,7 @@ struct closing {
 	__u32 seq;
 	__u8 flags;		/* enum tcp_flag */
 	__u8 dmac[6];
+	__u8 unsure;		/* the kernel may drop it before conntrack sees it */
 };
 
 enum { MAXACKWINDOW = 66000 };		/* nf_conntrack_proto_tcp.c */
@@ -49,12 +50,13 @@ static __always_inline int plausible(__u32 seq, const struct slot *s, const stru
 /* A reset that is the very next in sequence ends the connection (RFC 5961 3.2). Conntrack
  * compares it with the last packets that it saw, and those were not the last ones: it
  * would stay ESTABLISHED for a challenge (nf_conntrack_tcp_packet(), td_maxack). Not if it
- * is INVALID to conntrack by its flags (tcp_valid_flags), nor if it is not for this router. */
+ * is INVALID to conntrack by its flags (tcp_valid_flags), nor if it is not for this router or may
+ * never come to conntrack. */
 static __always_inline void tell_reset(const struct closing *c, const struct slot *s, const struct slot *rev)
 {
 	struct event *e;
 
-	if ((c->flags & (TCP_FIN | TCP_RST | TCP_URG)) != TCP_RST || !(s->flags & SLOT_LIBERAL) || s->state == SLOT_CLOSED)
+	if ((c->flags & (TCP_FIN | TCP_RST | TCP_URG)) != TCP_RST || c->unsure || !(s->flags & SLOT_LIBERAL) || s->state == SLOT_CLOSED)
 		return;
 	if (s->state == SLOT_ARMED && __builtin_memcmp(c->dmac, s->dmac_in, sizeof(c->dmac)))
 		return;

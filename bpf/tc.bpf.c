@@ -5,7 +5,9 @@
  */
 #include "verdict.h"
 #include "parse.h"
-#include "close.h"
+#define LOAD_CONTEXT struct __sk_buff
+#define LOAD_BYTES bpf_skb_load_bytes
+#include "odd.h"
 #include "skb.h"
 #include "edit.h"
 #include "sight.h"
@@ -174,20 +176,26 @@ __noinline int sample_aside(struct __sk_buff *skb, __u32 reason)
 	return 0;
 }
 
-/* Out by a reason that no slot remembers, or over its rate. */
-static __always_inline int refused(struct __sk_buff *skb, struct tally *c, enum reason reason, const int after_xdp)
+/* Out by a reason that no slot remembers. */
+static __always_inline int tell(struct __sk_buff *skb, struct tally *c, enum reason reason)
 {
-	if (spent(reason, after_xdp))
-		reason = REASON_POLICED;
 	leave(c, reason, NEXT);
 	sample_aside(skb, reason);
-	return reason == REASON_POLICED ? DROP : NEXT;
+	return reason == REASON_POLICED || reason == REASON_TCP_IMPLAUSIBLE ? DROP : NEXT;
 }
 
-/* What parse.h found a reason in. */
+/* The same, or over its rate. */
+static __always_inline int refused(struct __sk_buff *skb, struct tally *c, enum reason reason, const int after_xdp)
+{
+	return tell(skb, c, spent(reason, after_xdp) ? REASON_POLICED : reason);
+}
+
+/* What parse.h found a reason in. `counted`: XDP has closed what is_odd(). */
 static __always_inline int refuse(struct __sk_buff *skb, struct tally *c, struct frame *f, enum reason reason,
 				  const int counted)
 {
+	if (!counted && is_odd(reason))
+		return tell(skb, c, spent(reason, counted) ? REASON_POLICED : close_odd(skb, skb->ifindex, skb->len, reason));
 	if (reason != REASON_TCP_CLOSE && reason != REASON_TCP_SYN)
 		return refused(skb, c, reason, counted);
 	if (spent(reason, counted))

@@ -5,7 +5,9 @@
  */
 #include "verdict.h"
 #include "parse.h"
-#include "close.h"
+#define LOAD_CONTEXT struct xdp_md
+#define LOAD_BYTES bpf_xdp_load_bytes
+#include "odd.h"
 #include "edit.h"
 #include "sample.h"
 #include "meter.h"
@@ -118,11 +120,11 @@ __noinline int refused(struct xdp_md *ctx, __u32 reason)
 	/* the rest of a long frame is in fragments, which TC need not care about */
 	if ((reason == REASON_MALFORMED || reason == REASON_RUNT) && bpf_xdp_get_buff_len(ctx) > f.end - f.data)
 		return punt(ctx, &f, 0, REASON_TC_WAY);
-	if (over_rate(reason))
+	if (!is_odd(reason) && over_rate(reason))	/* of those refuse() has asked */
 		reason = REASON_POLICED;
 	if (reason != REASON_PAUSED)
 		sample_frame(f.data, f.end, f.port, 0, reason);
-	return out(&f, reason, reason == REASON_POLICED ? XDP_DROP : XDP_PASS);
+	return out(&f, reason, reason == REASON_POLICED || reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
 }
 
 /* What parse.h found a reason in. */
@@ -138,6 +140,8 @@ static __always_inline int refuse(struct xdp_md *ctx, struct frame *f, enum reas
 		reason = close_by(f, reason);
 		return out(f, reason, reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
 	}
+	if (is_odd(reason))
+		reason = over_rate(reason) ? REASON_POLICED : close_odd(ctx, ctx->ingress_ifindex, bpf_xdp_get_buff_len(ctx), reason);
 	return refused(ctx, reason);
 }
 

@@ -58,11 +58,19 @@ var cases = []struct{ target, what, input string }{
 		strings.Repeat("0102", 37) + "01" + "0000 00000001 00000001 fff0 00" + "0200 25 03e8 00" + "0300 0411 00000000"},
 	{"flow", "the same with FIN, which is no RST to conntrack",
 		strings.Repeat("0102", 37) + "01" + "0000 00000001 00000001 fff0 00" + "0200 25 03e8 00" + "0300 0501 00000000"},
+	{"odd", "RST behind four bytes of IPv4 options",
+		"04 020000000001 020000000002 0800 4600002c000040004006 0000 c6120002 c6130002 01010100 0fa01b58 00000001 00000001 5004fff0 00000000"},
+	{"odd", "FIN behind a router alert hop by hop, a routing header and an atomic fragment",
+		"00 020000000001 020000000002 86dd 60000000002c0040 20010002000000180000000000000002 20010002000000190000000000000002" +
+			"2b00050200000100 2c00040000000000 0600000000000001 0fa01b58 00000001 00000001 5011fff0 00000000"},
+	{"odd", "SYN behind an authentication header",
+		"00 020000000001 020000000002 86dd 6000000000243340 20010002000000180000000000000002 20010002000000190000000000000002" +
+			"06020000000000010000000100000000 0fa01b58 00000001 00000001 5002fff0 00000000"},
 }
 
 func TestNative(t *testing.T) {
 	bin := t.TempDir()
-	for _, target := range []string{"parse", "edit", "flow"} {
+	for _, target := range []string{"parse", "edit", "flow", "odd"} {
 		t.Run(target, func(t *testing.T) {
 			t.Parallel()
 			program := build(t, bin, target)

@@ -1,6 +1,7 @@
 package path
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -87,6 +88,70 @@ func TestClose(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCloseOdd: conntrack sees a SYN, FIN or RST, and has its window check off, whatever else
+// the packet's IP header makes it leave for: so it is judged, and closes, as any other.
+func TestCloseOdd(t *testing.T) {
+	b := open(t, exercise.Options{})
+	for _, c := range []struct {
+		name   string
+		v6     bool
+		reason string
+		odd    func(frame []byte) []byte
+	}{
+		{"TTL 1", false, "ttl", func(f []byte) []byte { return sealed(put8(f, 22, 1)) }},
+		{"reserved bit", false, "fragment", func(f []byte) []byte { return sealed(put16(f, 20, 0x8000)) }},
+		{"first fragment", false, "fragment", func(f []byte) []byte { return sealed(put16(f, 20, 0x2000)) }},
+		{"options", false, "ip_options", func(f []byte) []byte {
+			return sealed(put8(put16(slices.Insert(slices.Clone(f), 34, 1, 1, 1, 0), 16, uint16(len(f)-14+4)), 14, 0x46))
+		}},
+		{"hop limit 1", true, "ttl", func(f []byte) []byte { return put8(f, 21, 1) }},
+		{"hop-by-hop", true, "extension_header", func(f []byte) []byte { return behind(f, 0, 6, 0, 1, 4, 0, 0, 0, 0) }},
+		{"atomic fragment", true, "fragment", func(f []byte) []byte { return behind(f, 44, 6, 0, 0, 0, 0, 0, 0, 1) }},
+		{"two headers", true, "extension_header", func(f []byte) []byte {
+			return behind(behind(f, 60, 6, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), 43, 60, 0, 4, 0, 0, 0, 0, 0)
+		}},
+		{"authentication", true, "extension_header", func(f []byte) []byte { // RFC 4302 2: in words of 4 bytes, less 2
+			return behind(f, 51, 6, 2, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, stage := range []string{"xdp", "tc-ingress"} {
+				for _, p := range []struct {
+					tcp    exercise.TCP
+					reason string
+					state  uint8 // of both directions afterwards
+				}{
+					{exercise.TCP{Seq: 1000, RST: true}, c.reason, exercise.Closed},
+					{exercise.TCP{Seq: 1000, ACK: true, FIN: true}, c.reason, exercise.Closed},
+					{exercise.TCP{Seq: 1 << 31, SYN: true}, c.reason, exercise.Seen},
+					{exercise.TCP{Seq: 1 << 31, ACK: true}, c.reason, exercise.Armed},
+					{exercise.TCP{Seq: 1 << 31, RST: true}, "tcp_implausible", exercise.Armed},
+					{exercise.TCP{Seq: 1 << 31, ACK: true, FIN: true}, "tcp_implausible", exercise.Armed},
+				} {
+					in, _, there, back := b.connection(t, c.v6)
+					in.TCP = p.tcp
+					b.closes(t, stage, b.LANIndex, c.odd(in.Bytes()), p.reason)
+					b.in(t, "forth", there, p.state)
+					b.in(t, "back", back, p.state)
+				}
+			}
+		})
+	}
+	// what is no first fragment begins with data, which may look like anything
+	in, _, there, back := b.connection(t, false)
+	in.TCP = exercise.TCP{Seq: 1000, RST: true}
+	b.closes(t, "xdp", b.LANIndex, sealed(put16(in.Bytes(), 20, 1)), "fragment")
+	b.in(t, "forth", there, exercise.Armed)
+	b.in(t, "back", back, exercise.Armed)
+}
+
+// behind puts an extension header behind the one of IPv6: its number, and it.
+func behind(f []byte, number byte, header ...byte) []byte {
+	header[0] = f[20]
+	f = put8(slices.Insert(slices.Clone(f), 54, header...), 20, number)
+	return put16(f, 18, uint16(len(f)-54))
 }
 
 // TestSYN: what is known is of an older connection. Both directions are counted from

@@ -25,9 +25,9 @@ import (
 //     not look at the checksum, and has the daemon end the connection in conntrack.
 //   - "ignored": a FIN or RST outside of conntrack's window may go on and change nothing
 //     (NFCT_TCP_IGNORE); be-liberal, it changes the connection's state.
-//   - "unread": a RST is the kernel's before shunt sees that it is one (options, extension
-//     headers, tags, TTL, a group's MAC). Conntrack compares it with numbers that are old, and
-//     leaves the connection as it is (nf_conntrack_tcp_packet).
+//   - "unread": a RST is the kernel's before shunt sees that it is one (a tag, a group's MAC),
+//     or it cannot tell whether conntrack will see it (options hop by hop). Conntrack compares it with
+//     numbers that are old, and leaves the connection as it is (nf_conntrack_tcp_packet).
 //   - "nearly": a RST in the window, but not the next in sequence, leaves a connection open for
 //     a challenge. Conntrack forgets the last acknowledgement when be-liberal is set, and with
 //     it that rule, until it sees a packet of that direction again.
@@ -154,7 +154,7 @@ func (j *judgement) doubtful(x item) string {
 	if v.frame[v.l4+13]&rst != 0 && binary.BigEndian.Uint32(v.frame[v.l4+4:]) != x.seq {
 		return byNearly
 	}
-	if v.frame[v.l4+13]&rst != 0 && (x.frame[0]&1 != 0 || len(v.frame) != len(x.frame) || v.l4 != j.s.conversations[x.flow/2].sumStart() || v.hops() < 2) {
+	if v.frame[v.l4+13]&rst != 0 && (x.frame[0]&1 != 0 || len(v.frame) != len(x.frame) || v.family == 6 && v.frame[20] == 0) {
 		return byUnread
 	}
 	return ""

@@ -151,14 +151,6 @@ func untagged(frame []byte) []byte {
 	return frame
 }
 
-// hops is TTL or hop limit.
-func (v view) hops() byte {
-	if v.family == 4 {
-		return v.frame[22]
-	}
-	return v.frame[21]
-}
-
 // tuple names the flow that a frame belongs to where it comes in, "" if that cannot be told.
 func (v view) tuple() string {
 	if !v.ok || v.fragment || v.l4+8 > v.end {
