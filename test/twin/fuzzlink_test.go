@@ -21,6 +21,8 @@ type mutant struct {
 	before []byte   // as it should be
 	more   [][]byte // to be sent behind it
 	done   []string
+	taken  map[uint16]bool // director.taken
+	port   uint16          // of those, this one's
 }
 
 // mutation is one thing that may happen to a frame. It returns false if it cannot be done
@@ -258,7 +260,8 @@ var addresses6 = []string{"2001:2:0:18::2", "2001:2:0:18::1", "2001:2:0:19::1", 
 
 // keepApart keeps NAT from drawing a port by chance: it does if two connections want one
 // tuple, and if a low port calls a high one (tuple_force_port_remap). So what the two
-// directions of a conversation have of new ports is even and odd. And no connection gets a
+// directions of a conversation have of new ports is even and odd, and a source port that is new is
+// nobody else's. And no connection gets a
 // segment that was made for another, whose numbers would be a surprise to both.
 func (m *mutant) keepApart() {
 	at, n := m.sumStart(), 2
@@ -281,11 +284,24 @@ func (m *mutant) keepApart() {
 			if i > at && m.frame[at] < 64 {
 				m.frame[i] &= 0x7f
 			}
+			if i == at {
+				m.ownPort(m.frame[at:])
+			}
 		}
 	}
 	if changed {
 		look(m.frame).seal()
 	}
+}
+
+// ownPort makes a source port one that no other mutant has.
+func (m *mutant) ownPort(at []byte) {
+	port := binary.BigEndian.Uint16(at)
+	for m.taken[port] && port != m.port {
+		port += 2
+	}
+	m.port, m.taken[port] = port, true
+	binary.BigEndian.PutUint16(at, port)
 }
 
 // newSource gives a frame a port of its own (keepApart), a fragment is to be put together

@@ -339,6 +339,9 @@ func (a *arena) states(p *record) {
 		a.must(err)
 		p.switches = append(p.switches, strings.Split(strings.TrimSpace(text), "\n")...)
 	}
+	if a.c.nat == lab.NATHairpin { // nothing goes out there but what the router says by itself, now and then
+		p.switches = slices.DeleteFunc(p.switches, func(line string) bool { return line == "" || strings.HasPrefix(line, a.lab.WAN.MAC.String()) })
+	}
 	slices.Sort(p.neighbours)
 	slices.Sort(p.switches)
 }

@@ -46,7 +46,8 @@ type director struct {
 	s     *fuzzScript
 	n     int // counts the packets of conversations
 	port  uint16
-	armed []int // conversations
+	taken map[uint16]bool // source ports that mutants have
+	armed []int           // conversations
 	dying []int
 	gone  []int // those of acts before
 	spare int   // connections that may still die in this act
@@ -59,7 +60,7 @@ const act = 2000
 // drawScript draws the frames for a router: acts of mostly mutated frames, before each of
 // which new connections are opened until they are armed.
 func drawScript(r *rand.Rand, c router, l *lab.Topology, packets int) *fuzzScript {
-	d := &director{Rand: r, c: c, lab: l, s: &fuzzScript{}, port: 30000}
+	d := &director{Rand: r, c: c, lab: l, s: &fuzzScript{}, port: 30000, taken: map[uint16]bool{}}
 	opening := d.cast()
 	for packets > 0 {
 		d.open(opening)
@@ -193,7 +194,7 @@ func (d *director) mutant() {
 	d.n++
 	s := number(c, v.talk(way, d.n))[0]
 	v.next = before
-	m := &mutant{Rand: d.Rand, conversation: v, way: way, frame: slices.Clone(s.frame), before: s.frame, c: d.c}
+	m := &mutant{Rand: d.Rand, conversation: v, way: way, frame: slices.Clone(s.frame), before: s.frame, c: d.c, taken: d.taken}
 	if control && tcpControl(m) {
 		m.did("tcp-control")
 	}
