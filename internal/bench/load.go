@@ -58,8 +58,10 @@ func reply(c *net.TCPConn) {
 
 // churned is what became of the connections that were opened.
 type churned struct {
-	took   []int64 // nanoseconds from connect to the end of the answer, without those that were reset
-	resets int
+	// seconds are the nanoseconds from connect to the end of the answer of each connection
+	// that was not reset, by the second that it was due in.
+	seconds [][]int64
+	resets  int
 }
 
 // churn opens connections at a rate, evenly spaced, one after the other on each worker's
@@ -85,7 +87,7 @@ func churn(ctx context.Context, n *lab.NS, server netip.Addr, rate int, long tim
 					t, err := connection(netip.AddrPortFrom(server, port))
 					switch {
 					case err == nil:
-						done[w].took = append(done[w].took, t.Nanoseconds())
+						done[w].took(int(due.Sub(begin)/time.Second), t.Nanoseconds())
 					case errors.Is(err, errReset):
 						done[w].resets++
 					default:
@@ -105,9 +107,26 @@ func churn(ctx context.Context, n *lab.NS, server netip.Addr, rate int, long tim
 	return all, errors.Join(fails[:]...)
 }
 
+func (c *churned) took(second int, t ...int64) {
+	for len(c.seconds) <= second {
+		c.seconds = append(c.seconds, nil)
+	}
+	c.seconds[second] = append(c.seconds[second], t...)
+}
+
 func (c *churned) add(more churned) {
-	c.took = append(c.took, more.took...)
+	for second, t := range more.seconds {
+		c.took(second, t...)
+	}
 	c.resets += more.resets
+}
+
+// answered are the connections that were not reset.
+func (c *churned) answered() (n int) {
+	for _, t := range c.seconds {
+		n += len(t)
+	}
+	return n
 }
 
 // sleepUntil blocks the thread. time.Sleep wakes up at whole milliseconds (the runtime waits
