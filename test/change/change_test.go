@@ -18,14 +18,12 @@ package change
 import (
 	"errors"
 	"flag"
-	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"shunt/internal/api"
+	"shunt/test/suite"
 )
 
 // program is the daemon under test, upgrade another build of it.
@@ -51,34 +49,12 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "change:", err)
-		os.Exit(1)
-	}
-	os.Exit(code)
-}
-
-func run(m *testing.M) (int, error) {
-	if os.Geteuid() != 0 {
-		return 0, errors.New("network namespaces and BPF need root; run the tests with sudo")
-	}
-	dir, err := os.MkdirTemp("", "change")
-	if err != nil {
-		return 0, err
-	}
-	defer os.RemoveAll(dir)
-	program, upgrade = filepath.Join(dir, "shunt"), filepath.Join(dir, "shunt-next")
-	for path, flags := range map[string]string{program: "-s -w", upgrade: "-s -w -X main.e2e=upgrade"} {
-		if out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", flags, "-o", path, "shunt/cmd/shunt").CombinedOutput(); err != nil {
-			return 0, fmt.Errorf("go build shunt/cmd/shunt: %w: %s", err, out)
-		}
-	}
 	flag.Parse()
 	flag.Set("test.parallel", "2") // they wait more than they work
-	code := m.Run()
-	measured.print()
-	return code, nil
+	suite.Main(m, "change", func(dir string) error {
+		program, upgrade = filepath.Join(dir, "shunt"), filepath.Join(dir, "shunt-next")
+		return errors.Join(suite.Build(program, ""), suite.Build(upgrade, "-X main.e2e=upgrade"))
+	}, measured.print)
 }
 
 // TestChanges makes every kind of change, without shunt and with it.

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"shunt/test/suite"
 )
 
 // paths: what is computed for the others, three kernels do too; of that a tenth is enough.
@@ -18,7 +20,9 @@ var paths = [][3]kind{
 // each has counted it.
 func TestPaths(t *testing.T) {
 	needMPLS(t)
-	build(t)
+	if err := suite.Build(program, ""); err != nil {
+		t.Fatal(err)
+	}
 	for _, kinds := range paths {
 		p := &path{kinds: kinds}
 		t.Run(p.String(), func(t *testing.T) {

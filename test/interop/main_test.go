@@ -19,42 +19,24 @@ package interop
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"shunt/test/suite"
 )
 
 var packets = flag.Int("packets", 100_000, "how many go by each combination of path, family and number of labels")
 
-// program is shunt.
+// program is shunt, built where the kernel can take part.
 var program string
 
 func TestMain(m *testing.M) {
-	if os.Geteuid() != 0 {
-		fmt.Fprintln(os.Stderr, "interop: namespaces and raw sockets need root; run the tests with sudo")
-		os.Exit(1)
-	}
-	dir, err := os.MkdirTemp("", "interop")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "interop:", err)
-		os.Exit(1)
-	}
-	program = filepath.Join(dir, "shunt")
-	code := m.Run()
-	os.RemoveAll(dir)
-	os.Exit(code)
-}
-
-// build compiles shunt.
-func build(t *testing.T) {
-	t.Helper()
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", program, "shunt/cmd/shunt")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build shunt/cmd/shunt: %v\n%s", err, out)
-	}
+	suite.Main(m, "interop", func(dir string) error {
+		program = filepath.Join(dir, "shunt")
+		return nil
+	}, nil)
 }
 
 // needMPLS skips where the kernel cannot switch labels, or not push them.

@@ -24,12 +24,12 @@ package mpls
 
 import (
 	"flag"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"shunt/test/suite"
 )
 
 var (
@@ -53,19 +53,10 @@ const notYet = "vlan"
 var program string
 
 func TestMain(m *testing.M) {
-	if os.Geteuid() != 0 {
-		fmt.Fprintln(os.Stderr, "mpls: namespaces and raw sockets need root; run the tests with sudo")
-		os.Exit(1)
-	}
-	dir, err := os.MkdirTemp("", "mpls")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "mpls:", err)
-		os.Exit(1)
-	}
-	program = filepath.Join(dir, "shunt")
-	code := m.Run()
-	os.RemoveAll(dir)
-	os.Exit(code)
+	suite.Main(m, "mpls", func(dir string) error {
+		program = filepath.Join(dir, "shunt")
+		return nil
+	}, nil)
 }
 
 // build compiles shunt, the first time that it is needed.
@@ -73,10 +64,5 @@ func build() error {
 	if _, err := os.Stat(program); err == nil {
 		return nil
 	}
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", program, "shunt/cmd/shunt")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build shunt/cmd/shunt: %w: %s", err, out)
-	}
-	return nil
+	return suite.Build(program, "")
 }

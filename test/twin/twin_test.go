@@ -15,17 +15,15 @@ package twin
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
 
 	"shunt/internal/api"
+	"shunt/test/suite"
 )
 
 // program is the daemon under test.
@@ -35,30 +33,10 @@ var program string
 var labs = make(chan struct{}, 2)
 
 func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "twin:", err)
-		os.Exit(1)
-	}
-	os.Exit(code)
-}
-
-func run(m *testing.M) (int, error) {
-	if os.Geteuid() != 0 {
-		return 0, errors.New("network namespaces and BPF need root; run the tests with sudo")
-	}
-	dir, err := os.MkdirTemp("", "twin")
-	if err != nil {
-		return 0, err
-	}
-	defer os.RemoveAll(dir)
-	program = filepath.Join(dir, "shunt")
-	if out, err := exec.Command("go", "build", "-o", program, "shunt/cmd/shunt").CombinedOutput(); err != nil {
-		return 0, fmt.Errorf("go build shunt/cmd/shunt: %w: %s", err, out)
-	}
-	code := m.Run()
-	scores.print()
-	return code, nil
+	suite.Main(m, "twin", func(dir string) error {
+		program = filepath.Join(dir, "shunt")
+		return suite.Build(program, "")
+	}, scores.print)
 }
 
 // TestTwins plays every trial without shunt and with it.

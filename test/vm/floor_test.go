@@ -3,23 +3,21 @@ package vm
 import (
 	"bytes"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"testing"
 	"time"
 
 	"shunt/internal/vm"
+	"shunt/test/suite"
 )
 
 // TestTooOld: Debian 12's own kernel is below the floor. Both commands that need a kernel say
 // so in one line with its release and what is needed, fail, and leave nothing.
 func TestTooOld(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "shunt")
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", program, "shunt/cmd/shunt")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	if err := suite.Build(program, ""); err != nil {
+		t.Fatal(err)
 	}
 	var out bytes.Buffer
 	code, err := vm.Run(t.Context(), vm.Options{

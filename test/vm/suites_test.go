@@ -17,6 +17,7 @@ package vm
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -29,11 +30,12 @@ import (
 	"time"
 
 	"shunt/internal/vm"
+	"shunt/test/suite"
 )
 
 var (
 	full  = flag.Bool("full", false, "run all tests of the suites")
-	suite = flag.String("suite", "", "run tests of this suite only: e2e, twin, change or interop")
+	only  = flag.String("suite", "", "run tests of this suite only: e2e, twin, change or interop")
 	tests = flag.String("tests", "", "with -suite: those that match")
 )
 
@@ -67,8 +69,8 @@ func TestSuites(t *testing.T) {
 	}
 	guests, limit := short, 10*time.Minute
 	switch {
-	case *suite != "":
-		guests, limit = map[string][]run{*suite: {{*suite, "-test.run=" + *tests, slower[*suite]}}}, 40*time.Minute
+	case *only != "":
+		guests, limit = map[string][]run{*only: {{*only, "-test.run=" + *tests, slower[*only]}}}, 40*time.Minute
 	case *full:
 		guests, limit = all, 40*time.Minute
 	}
@@ -100,19 +102,16 @@ exec cp "${0%/*}/$from" "$to"
 	if err := os.WriteFile(filepath.Join(bin, "go"), []byte(handOut), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, args := range map[string][]string{
-		"twin.test":     {"test", "-c", "shunt/test/twin"},
-		"e2e.test":      {"test", "-c", "shunt/test/e2e"},
-		"change.test":   {"test", "-c", "shunt/test/change"},
-		"interop.test":  {"test", "-c", "shunt/test/interop"},
-		"shunt":         {"build", "shunt/cmd/shunt"},
-		"shunt-upgrade": {"build", "-ldflags=-s -w -X main.e2e=upgrade", "shunt/cmd/shunt"},
-	} {
-		cmd := exec.Command("go", append([]string{args[0], "-o", filepath.Join(bin, name)}, args[1:]...)...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
+	for _, name := range []string{"twin", "e2e", "change", "interop"} {
+		cmd := exec.Command("go", "test", "-c", "-buildvcs=false", "-o", filepath.Join(bin, name+".test"), "shunt/test/"+name)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+			t.Fatalf("go test -c shunt/test/%s: %v\n%s", name, err, out)
 		}
+	}
+	err := errors.Join(suite.Build(filepath.Join(bin, "shunt"), ""), suite.Build(filepath.Join(bin, "shunt-upgrade"), "-X main.e2e=upgrade"))
+	if err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }
