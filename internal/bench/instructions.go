@@ -27,7 +27,7 @@ type InstructionsReport struct {
 }
 
 // InstructionsCase is a way of a frame with a number of flows. Figures are instructions per
-// frame; a round's is the mean of its samples.
+// frame; a round's is the mean of the middle half of its samples.
 type InstructionsCase struct {
 	Name  string `json:"name"`
 	Title string `json:"title"`
@@ -82,7 +82,7 @@ func Instructions(ctx context.Context, o InstructionsOptions) (*InstructionsRepo
 	}
 	report := &InstructionsReport{Head: o.head("instructions", 2,
 		"Instructions of the kernel per frame, 64 bytes of UDP, over generator and sink",
-		fmt.Sprintf("Debian's kernel under QEMU, one processor, one instruction a nanosecond; %d frames a sample, mean of %d samples; each round is a boot", burst, samples)),
+		fmt.Sprintf("Debian's kernel under QEMU, one processor, one instruction a nanosecond; %d frames a sample, mean of the middle half of %d samples; each round is a boot", burst, samples)),
 		Frames: burst}
 	if len(o.Flows) > 0 {
 		report.Command += " --flows " + strings.Join(decimals(o.Flows), ",")
@@ -194,12 +194,12 @@ func (f *InstructionsReport) sum(cases []insnCase, flows []int, rounds []*Counte
 				}
 				row.Bytes = mine.Bytes
 				row.Samples = append(row.Samples, mine.Gross)
-				gross = append(gross, mean(mine.Gross))
+				gross = append(gross, midmean(mine.Gross))
 				below := mine.Floor
 				if other := round.find(c.over, n); other != nil {
 					below = other.Gross
 				}
-				net = append(net, mean(mine.Gross)-mean(below))
+				net = append(net, midmean(mine.Gross)-midmean(below))
 			}
 			row.Gross, row.Net = spreadOf(gross), spreadOf(net)
 			if row.Net.Median > 0 {

@@ -38,10 +38,13 @@ func median(samples []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// mean is the sum over the number; 0 without any.
-func mean(samples []float64) (m float64) {
-	for _, x := range samples {
-		m += x / float64(len(samples))
+// midmean is the mean of the middle half of the samples: as steady as a mean, and as deaf to a wild
+// sample as a median; 0 without any.
+func midmean(samples []float64) (m float64) {
+	sorted := slices.Sorted(slices.Values(samples))
+	middle := sorted[len(sorted)/4 : len(sorted)-len(sorted)/4]
+	for _, x := range middle {
+		m += x / float64(len(middle))
 	}
 	return m
 }

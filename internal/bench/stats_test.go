@@ -30,6 +30,23 @@ func TestMedianLeavesTheOrder(t *testing.T) {
 	}
 }
 
+func TestMidmean(t *testing.T) {
+	for _, c := range []struct {
+		samples []float64
+		want    float64
+	}{
+		{nil, 0},
+		{[]float64{7}, 7},
+		{[]float64{4, 1}, 2.5},
+		{[]float64{900, 1, 3, 5}, 4}, // of 1, 3, 5, 900
+		{[]float64{8, 7, 6, 5, 4, 3, 2, 900}, 5.5},
+	} {
+		if got := midmean(c.samples); got != c.want {
+			t.Errorf("%v: %v, want %v", c.samples, got, c.want)
+		}
+	}
+}
+
 func TestRatios(t *testing.T) {
 	got := ratios([]float64{10, 8, 5, 1}, []float64{2, 0, 4})
 	if diff := cmp.Diff([]float64{5, 0, 1.25}, got); diff != "" {

@@ -1,7 +1,6 @@
 package traffic
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -51,31 +50,6 @@ func eventually(t *testing.T, done func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatal("not within 5 s")
 		}
-	}
-}
-
-// Time sends what it is told, goes on where Run ended, and takes some time for it.
-func TestTime(t *testing.T) {
-	a, b := pair(t)
-	sink := attachSink(t, b, 1)
-	g, err := NewGenerator(between(a, b, false, UDP, 64, 7))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.Close()
-	const n = 5000
-	if _, err := g.Run(context.Background(), n); err != nil {
-		t.Fatal(err)
-	}
-	perFrame, err := g.Time(n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if perFrame < 10 || perFrame > 1e6 {
-		t.Errorf("%d ns a frame", perFrame)
-	}
-	if got := wait(t, sink, 2*n); got.Frames != 2*n || got.Lost+got.Duplicates+got.Reordered > 0 {
-		t.Errorf("got %+v", got)
 	}
 }
 
