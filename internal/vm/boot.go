@@ -90,11 +90,11 @@ func boot(ctx context.Context, o Options, i image, initrd *os.File, say func(str
 	if err != nil {
 		return 0, fmt.Errorf("vm: %s: %w", emulator, err)
 	}
-	words := make(chan string, 1)
+	said := make(chan *tail, 1)
 	go func() {
 		last := &tail{}
 		io.Copy(last, console)
-		words <- last.words()
+		said <- last
 	}()
 	report := make(chan string, 1)
 	go func() {
@@ -103,7 +103,12 @@ func boot(ctx context.Context, o Options, i image, initrd *os.File, say func(str
 		})
 	}()
 	ended := cmd.Wait()
-	return outcome(ctx, o, ended, <-report, <-words, errs.words())
+	last := <-said
+	exit, err = outcome(ctx, o, ended, <-report, last.words(), errs.words())
+	if errors.Is(err, errDied) { // one line does not tell why
+		fmt.Fprintf(o.Output, "\nvm: the guest's console ended:\n%s\n", last.b)
+	}
+	return exit, err
 }
 
 // follow reads what guest.sh tells: "started RELEASE UPTIME", then "exit CODE" or
@@ -138,8 +143,11 @@ func outcome(ctx context.Context, o Options, ended error, report, console, qemu 
 	case ended != nil:
 		return 0, fmt.Errorf("vm: %s: %w: %s", emulator, ended, qemu)
 	}
-	return 0, fmt.Errorf("vm: the guest died without an exit code; its last words: %s", console)
+	return 0, fmt.Errorf("%w; its last words: %s", errDied, console)
 }
+
+// errDied is for a guest that ends and has not told how.
+var errDied = errors.New("vm: the guest died without an exit code")
 
 // tail keeps the end of what is written to it.
 type tail struct{ b []byte }
