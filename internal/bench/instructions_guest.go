@@ -303,7 +303,8 @@ func (r *rig) applyTables(ctx context.Context, lines []string) error {
 	return err
 }
 
-// sample counts several bursts, each with all its frames by the same way.
+// sample counts several bursts, each with all its frames by the same way. The first is left out: in it
+// is what the kernel puts off when a daemon begins.
 func (r *rig) sample(ctx context.Context, w way, g *source) (counts []float64, err error) {
 	held, err := holdSkbs()
 	if err != nil {
@@ -312,8 +313,8 @@ func (r *rig) sample(ctx context.Context, w way, g *source) (counts []float64, e
 	defer func() { err = errors.Join(err, held.release()) }()
 	var last error
 	for range tries {
-		if len(counts) == samples {
-			return counts, nil
+		if len(counts) > samples {
+			return counts[1:], nil
 		}
 		if ctx.Err() != nil {
 			return nil, errInterrupted
@@ -341,7 +342,7 @@ func (r *rig) burst(ctx context.Context, w way, g *source) (float64, error) {
 	if err := r.sink.Reset(); err != nil {
 		return 0, err
 	}
-	sent, err := r.alone(func() (traffic.Result, error) { return g.Run(ctx, burst) })
+	took, err := r.alone(g)
 	if err != nil {
 		return 0, err
 	}
@@ -353,23 +354,23 @@ func (r *rig) burst(ctx context.Context, w way, g *source) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return float64(sent.Duration.Nanoseconds()) / burst, went(w, stats, after.less(before))
+	return float64(took.Nanoseconds()) / burst, went(w, stats, after.less(before))
 }
 
-// alone runs a burst while nothing else of ours wants the processor: no garbage is collected, and the
+// alone sends a burst while nothing else of ours wants the processor: no garbage is collected, and the
 // daemon is stopped. The clock then has all that became of the frames: the kernel's own measure of
 // BPF_PROG_RUN leaves out what ksoftirqd does, and that takes over the rest of a batch whenever a timer
 // tick comes in the middle of it (handle_softirqs), by chance 2 to 10 instructions a frame.
-func (r *rig) alone(run func() (traffic.Result, error)) (sent traffic.Result, err error) {
+func (r *rig) alone(g *source) (took time.Duration, err error) {
 	runtime.GC()
 	if r.daemon != nil {
 		if err := r.daemon.Signal(unix.SIGSTOP); err != nil {
-			return sent, fmt.Errorf("bench: stop the daemon: %w", err)
+			return 0, fmt.Errorf("bench: stop the daemon: %w", err)
 		}
 		defer func() { err = errors.Join(err, r.daemon.Signal(unix.SIGCONT)) }()
 		time.Sleep(stopPause)
 	}
-	return run()
+	return g.Burst(burst)
 }
 
 // ways are the counters that tell how frames went, shunt's own and others' judgement of it.

@@ -140,6 +140,21 @@ func (g *Generator) Run(ctx context.Context, count uint64) (Result, error) {
 	return r, err
 }
 
+// Burst sends n frames in one call of the kernel and returns how long it took by the clock. Run
+// would make several, each of which allocates the pages of its batch anew.
+func (g *Generator) Burst(n uint32) (took time.Duration, err error) {
+	err = g.config.NS.Do(func() error {
+		if err := g.pin(); err != nil {
+			return err
+		}
+		start := time.Now()
+		err := g.burst(uint64(n))
+		took = time.Since(start)
+		return err
+	})
+	return took, err
+}
+
 // pin keeps this thread on the configured CPU, and the goroutine on this thread for good:
 // the thread goes with its affinity.
 func (g *Generator) pin() error {

@@ -53,6 +53,31 @@ func eventually(t *testing.T, done func() bool) {
 	}
 }
 
+// Burst sends what it is told, more than Run does at a time, goes on where Run ended, and takes some time for it.
+func TestBurst(t *testing.T) {
+	a, b := pair(t)
+	sink := attachSink(t, b, 1)
+	g, err := NewGenerator(between(a, b, false, UDP, 64, 7))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	const n = chunk + 5000
+	if _, err := g.Run(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	took, err := g.Burst(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took < 10*n || took > n*time.Millisecond {
+		t.Errorf("%d frames took %v", n, took)
+	}
+	if got := wait(t, sink, 2*n); got.Frames != 2*n || got.Lost+got.Duplicates+got.Reordered > 0 {
+		t.Errorf("got %+v", got)
+	}
+}
+
 // Each flow has a label of its own; the sink wants them the other way round.
 func TestLabelsOfFlows(t *testing.T) {
 	a, b := pair(t)
