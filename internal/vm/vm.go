@@ -12,7 +12,8 @@
 // work takes the same time in every run, within 0.4 % on one processor, however busy the
 // host is. Where nothing is to be done until a timer fires, that time is skipped; but then a
 // file that is read from the host takes seconds of the guest's time, because its timers fire
-// meanwhile. RealIdle mends that, for programs with deadlines.
+// meanwhile. RealIdle mends that, for programs with deadlines. Without it, a guest may die of a flaw of
+// QEMU, though seldom: see processor().
 //
 //	image.go   the kernel: fetched, unpacked, kept
 //	initrd.go  the way into the guest: init.sh, then guest.sh

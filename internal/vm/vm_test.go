@@ -47,6 +47,20 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// Guests that run programs for long do without the instruction that QEMU emulates wrongly; those
+// that count have it, as users' processors do.
+func TestProcessor(t *testing.T) {
+	nothingLeft(t)
+	for realIdle, want := range map[bool]string{true: "no\n", false: "yes\n"} {
+		var out bytes.Buffer
+		code, err := Run(t.Context(), Options{ICount: true, RealIdle: realIdle, Output: &out,
+			Command: []string{"sh", "-c", "grep -qw cx16 /proc/cpuinfo && echo yes || echo no"}})
+		if err != nil || code != 0 || out.String() != want {
+			t.Errorf("real idle %t: cx16: %q, exit code %d, %v; want %q", realIdle, &out, code, err, want)
+		}
+	}
+}
+
 // whenWritten calls a function at the first output, which so has come before the end.
 type whenWritten func()
 
