@@ -1,7 +1,6 @@
 package dataplane
 
 import (
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -270,7 +269,7 @@ func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
 	if pinned != nil {
 		return nil
 	}
-	if err := p.writeControl(tcControl{Abi: uint32(ABIVersion), Gen: 1, Secret: newSecret(), Mix: random64() | 1, LabelHold: math.MaxUint32}); err != nil {
+	if err := p.writeControl(tcControl{Abi: uint32(ABIVersion), Gen: 1, Secret: newSecret(o.Flows / int(tcAbiWAYS)), Mix: random64() | 1, LabelHold: math.MaxUint32}); err != nil {
 		return err
 	}
 	for name, m := range p.maps {
@@ -317,20 +316,6 @@ func loadOver(spec *ebpf.CollectionSpec, opts ebpf.CollectionOptions) (*ebpf.Col
 		return nil, fmt.Errorf("kernel refuses a program: %w", err)
 	}
 	return c, err
-}
-
-// newSecret keys the flow hash, so that nobody outside can aim at a bucket.
-func newSecret() (s [8]uint64) {
-	for i := range s {
-		s[i] = random64() | 1
-	}
-	return s
-}
-
-func random64() uint64 {
-	var b [8]byte
-	rand.Read(b[:])
-	return binary.NativeEndian.Uint64(b[:])
 }
 
 func (p *Plane) writeControl(c tcControl) error {
