@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -103,9 +104,17 @@ func (d *Daemon) Log() string {
 	return string(text)
 }
 
+// crashes is how Go begins to tell of one; goroutines and registers follow at length.
+var crashes = regexp.MustCompile(`(?m)^(panic: |fatal error: |SIG[A-Z]+: )`)
+
+// tail is the log's end, or the begin of its crash, in one line.
 func (d *Daemon) tail() string {
 	text := strings.TrimSpace(d.Log())
-	return oneLine(text[max(0, len(text)-400):], 400)
+	if at := crashes.FindStringIndex(text); at != nil {
+		return oneLine(text[at[0]:], 400)
+	}
+	text = oneLine(text, 2*len(text))
+	return text[max(0, len(text)-400):]
 }
 
 // Stop asks the daemon to stop, as `shunt stop` does, which detaches all, and

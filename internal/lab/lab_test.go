@@ -175,3 +175,21 @@ func TestErrorsNameTheCommand(t *testing.T) {
 		t.Error("unknown NAT was taken")
 	}
 }
+
+// What is told of a daemon that did not come up is why: the end of its log, or how its crash began.
+func TestTail(t *testing.T) {
+	registers := strings.Repeat("\nrax    0x2a312177ce68", 40)
+	for log, want := range map[string]string{
+		strings.Repeat("port lan: attached\n", 40) + "shunt: port wan: no such interface\n":           "shunt: port wan: no such interface",
+		"port lan: attached\nfatal error: sync: unlock of unlocked mutex\n\ngoroutine 1:" + registers: "fatal error: sync: unlock of unlocked mutex; goroutine 1:; rax",
+		"SIGSEGV: segmentation violation\nPC=0x447c0e m=0 sigcode=128" + registers:                    "SIGSEGV: segmentation violation; PC=0x447c0e m=0 sigcode=128; rax",
+	} {
+		d := &Daemon{log: filepath.Join(t.TempDir(), "daemon.log")}
+		if err := os.WriteFile(d.log, []byte(log), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := d.tail(); !strings.Contains(got, want) || len(got) > 410 || strings.Contains(got, "\n") {
+			t.Errorf("%q; want one line with %q", got, want)
+		}
+	}
+}
