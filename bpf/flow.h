@@ -236,8 +236,9 @@ enum { SWEEP = 8 };	/* buckets */
  * A source at its limit has this done before it is refused, at every such packet. If it holds
  * `idle` of the table's slots for nothing, one of them is found after slots / (16 * idle)
  * packets: at a limit of a quarter of the table four are found by each packet, at the least
- * one that may be configured (a 1024th) it takes 64. */
-static __noinline void flow_sweep(void)
+ * one that may be configured (a 1024th) it takes 64. Not static: the verifier looks at it once, and not
+ * again for each way that comes here. */
+__noinline int flow_sweep(void)
 {
 	__u32 now = now_jiffies(), hand = sources.hand;
 
@@ -256,6 +257,7 @@ static __noinline void flow_sweep(void)
 		}
 		flow_unlock(s);
 	}
+	return 0;
 }
 
 /* A slot for a new flow, if there is one for it. HIT: `at` says where. */

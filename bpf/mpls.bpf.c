@@ -66,8 +66,8 @@ static __always_inline int verdict_of(struct xdp_md *ctx, const struct walk *w, 
 	}
 }
 
-/* Whatever a plain swap is not. */
-static __noinline int travel(struct xdp_md *ctx, __u32 lse, __u32 space)
+/* Whatever a plain swap is not. Not static, as dscp_below() is not. */
+__noinline int travel(struct xdp_md *ctx, __u32 lse, __u32 space)
 {
 	struct walk w = {
 		.top = ETH_HLEN + nothing(), .lse = lse, .space = space, .model = NONE + nothing(), .ceiling = NONE + nothing(),

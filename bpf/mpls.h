@@ -50,8 +50,9 @@ struct walk {
 	const struct nhlfe *n;	/* what is to be done; 0: look up */
 };
 
-/* 0, but the verifier is not told: it would follow each place in a stack by itself. */
-static __always_inline __u32 nothing(void) { return OUR(nhlfes[0].mtu); }
+/* 0, but the verifier is not told: it would follow each place in a stack by itself. Any number of 32
+ * bits, or sums with it would still have bounds, and those of each place be others. */
+static __always_inline __u32 nothing(void) { return OUR(nhlfes[0].segment); }
 
 /* A word of the frame in host order. */
 static __always_inline int lse_at(const void *data, const void *end, __u32 at, __u32 *lse)

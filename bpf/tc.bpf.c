@@ -305,11 +305,16 @@ int shunt_after_xdp(struct __sk_buff *skb)
 	return leave(c, REASON_JUDGED, NEXT);
 }
 
-static __noinline int egress_sighted(struct __sk_buff *skb, struct sighting *g, struct tally *c, __u32 lsp)
+/* Not static, as claim_aside() is not. */
+__noinline int egress_sighted(struct __sk_buff *skb, struct sighting *g, struct tally *c, __u32 lsp)
 {
-	struct slot *s = slot_at(g->bucket, g->way);
-	enum reason reason = learn(skb, bpf_cast_to_kern_ctx(skb), g, s, lsp);
+	enum reason reason;
+	struct slot *s;
 
+	if (!g || !c)		/* never, but the verifier asks */
+		return NEXT;
+	s = slot_at(g->bucket, g->way);
+	reason = learn(skb, bpf_cast_to_kern_ctx(skb), g, s, lsp);
 	if (reason == REASON_SLOT_LOST)
 		sample_keep(&g->key, &g->in6, about(reason, 0, 0));
 	else if (reason > REASON_CHANGED && same_flow(s, &g->key, &g->in6))
