@@ -85,7 +85,8 @@ struct {
 PREFIXES(prefix4) lsps4 SEC(".maps");
 PREFIXES(prefix6) lsps6 SEC(".maps");
 
-/* The tracepoint programs write; XDP (at a lease's end) and the daemon read. For each CPU MAX_PORTS rows. */
+/* The tracepoint programs write; XDP (at a lease's end, it asks by writing, too) and the daemon read. For each
+ * CPU MAX_PORTS rows. */
 struct transmit transmits[MAX_PORTS] SEC(".data.transmits");
 
 /* One row serves one ifindex in MAX_PORTS; two ports that share one share their figures. */

@@ -70,10 +70,11 @@ static __always_inline int punt(struct xdp_md *ctx, const struct frame *f, struc
 /* When the lease ends, hits of this NAPI poll may still wait in the devmap's bulk queue
  * (bq_enqueue()): a packet given to the kernel now would overtake them. So the flow stays
  * fast until the poll of its last hit has ended (health.bpf.c), but for 20 ms at most.
- * slot.count is twice the polls of this CPU that had ended by then, plus one. */
+ * slot.count is twice the polls of this CPU by then that sent to the same device and were seen to end,
+ * plus one. */
 static __always_inline int poll_goes_on(struct slot *s, __u32 port)
 {
-	struct transmit *t = transmit_of(this_cpu(), s->oif);
+	struct transmit *t = transmit_of(this_cpu(), s->flags & SLOT_LSP ? ctl.imposer : s->oif);
 	__u32 last = s->count, now = t->polls << 1 | 1;
 
 	if ((last && now != last) || passed(s->lease + ctl.hz / 50 + 1, now_jiffies()))

@@ -33,6 +33,7 @@ type Rig struct {
 	maps     map[string]*ebpf.Map
 	flows    *ebpf.Memory
 	armed    *ebpf.Memory
+	others   uint32 // polls that Polls has ended elsewhere
 }
 
 // Flows is the name of the map that is the flow table.
@@ -138,15 +139,21 @@ func (r *Rig) Speak() error {
 // Map is one of the programs' maps, by its name in bpf/maps.h.
 func (r *Rig) Map(name string) *ebpf.Map { return r.maps[name] }
 
-// Polls makes the tracepoint's count of NAPI polls that ended what it says, for all ports and CPUs.
-func (r *Rig) Polls(n uint32) error {
-	const row, polls = 64, 24 // struct transmit
+// Polls makes the tracepoint's count of NAPI polls that sent to a device and ended what it says, on all
+// CPUs. Of those that sent to any other one more has ended since the last time.
+func (r *Rig) Polls(index int, n uint32) error {
+	const size, polls, rows = 64, 24, 256 // struct transmit, MAX_PORTS
 	m, err := r.maps[".data.transmits"].Memory()
 	if err != nil {
 		return err
 	}
-	for at := polls; at < int(m.Size()); at += row {
-		if _, err := m.WriteAt(binary.NativeEndian.AppendUint32(nil, n), int64(at)); err != nil {
+	r.others++
+	for row := range int(m.Size()) / size {
+		count := r.others
+		if row%rows == index%rows {
+			count = n
+		}
+		if _, err := m.WriteAt(binary.NativeEndian.AppendUint32(nil, count), int64(row*size+polls)); err != nil {
 			return err
 		}
 	}
