@@ -11,6 +11,10 @@
 #include "flow.h"
 #include "sample.h"
 
+/* Behind an IP header that only the kernel can deal with (odd.h): ODD, that is what it leaves for, and who
+ * calls takes a sample of it; UNSURE, the kernel may drop it before conntrack sees it. */
+enum odd_bit { ODD = 1, UNSURE = 2 };
+
 /* A SYN, FIN or RST, copied out of its frame so that the rare case does not keep the
  * frame of the common one in memory. */
 struct closing {
@@ -20,7 +24,7 @@ struct closing {
 	__u32 seq;
 	__u8 flags;		/* enum tcp_flag */
 	__u8 dmac[6];
-	__u8 unsure;		/* the kernel may drop it before conntrack sees it */
+	__u8 odd;		/* enum odd_bit */
 };
 
 enum { MAXACKWINDOW = 66000 };		/* nf_conntrack_proto_tcp.c */
@@ -56,7 +60,8 @@ static __always_inline void tell_reset(const struct closing *c, const struct slo
 {
 	struct event *e;
 
-	if ((c->flags & (TCP_FIN | TCP_RST | TCP_URG)) != TCP_RST || c->unsure || !(s->flags & SLOT_LIBERAL) || s->state == SLOT_CLOSED)
+	if ((c->flags & (TCP_FIN | TCP_RST | TCP_URG)) != TCP_RST || c->odd & UNSURE || !(s->flags & SLOT_LIBERAL) ||
+	    s->state == SLOT_CLOSED)
 		return;
 	if (s->state == SLOT_ARMED && __builtin_memcmp(c->dmac, s->dmac_in, sizeof(c->dmac)))
 		return;
@@ -134,7 +139,8 @@ __noinline enum reason flow_close(const struct closing *c)
 	flow_fetch(&c->key, &c->in6);
 	s = flow_find(&c->key, &c->in6, &at);
 	if (!s) {
-		sample_keep(&c->key, &c->in6, about(c->reason, 0, 0));
+		if (!c->odd)
+			sample_keep(&c->key, &c->in6, about(c->reason, 0, 0));
 		return c->reason;
 	}
 	if (s->flags & SLOT_PAIRED) {

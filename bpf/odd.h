@@ -7,8 +7,7 @@
  *
  * Called by XDP and TC ingress for packets that leave for such a reason. They may come in
  * pieces, so they are read by a helper; it costs nobody else anything. Limits: not found
- * are the flags of a TCP header that goes on in the second fragment, and TCP behind more than
- * EXTENSIONS headers.
+ * are flags that are in the second fragment, and TCP behind more than EXTENSIONS headers.
  */
 #ifndef SHUNT_ODD_H
 #define SHUNT_ODD_H
@@ -23,18 +22,19 @@ static __always_inline int is_odd(enum reason reason)
 	       reason == REASON_EXTENSION_HEADER;
 }
 
-/* What is read of a frame. LOAD_BYTES(ctx, at, to, size) is bpf_xdp_load_bytes() or bpf_skb_load_bytes(). */
+/* What is read of a frame, and where its packet ends, from the frame's start. LOAD_BYTES(ctx, at, to, size) is bpf_xdp_load_bytes() or bpf_skb_load_bytes(). */
 struct odd {
 	__u32 ip[15];
+	__u32 end;
 	__u8 tcp[TCP_FLAGS + 1];
 };
 
 /* Where TCP begins, from the frame's start; 0: nowhere that conntrack would find it. It may not
  * get to see one whose other fragments do not come. */
-static __always_inline __u32 odd_tcp4(void *ctx, struct odd *o, __u32 len, __u8 *unsure)
+static __always_inline __u32 odd_tcp4(void *ctx, struct odd *o, __u32 len, __u8 *odd)
 {
 	const struct iphdr *ip = (void *)o->ip;
-	__u32 words, size;
+	__u32 words;
 
 	if (LOAD_BYTES(ctx, ETH_HLEN, o->ip, sizeof(*ip)))
 		return 0;
@@ -44,30 +44,35 @@ static __always_inline __u32 odd_tcp4(void *ctx, struct odd *o, __u32 len, __u8 
 	if (LOAD_BYTES(ctx, ETH_HLEN, o->ip, words * 4) ||
 	    csum_fold(bpf_csum_diff(0, 0, o->ip, sizeof(o->ip), 0)) != 0xffff)
 		return 0;
-	size = wire16(ip->tot_len);
-	if (ip->protocol != IPPROTO_TCP || ip->frag_off & wire16(0x1fff) || size > len - ETH_HLEN ||
-	    size < words * 4 + sizeof(struct tcphdr))
+	o->end = ETH_HLEN + wire16(ip->tot_len);
+	if (ip->protocol != IPPROTO_TCP || ip->frag_off & wire16(0x1fff) || o->end > len)
 		return 0;
-	*unsure = !!(ip->frag_off & wire16(MF));
+	if (ip->frag_off & wire16(MF))
+		*odd |= UNSURE;
 	return ETH_HLEN + words * 4;
 }
 
 /* The same behind IPv6 extension headers (ipv6_skip_exthdr()). Options hop by hop are obeyed
- * before conntrack, by ip6_rcv_core(): some have the packet dropped. */
-static __always_inline __u32 odd_tcp6(void *ctx, struct odd *o, __u8 *unsure)
+ * before conntrack, by ip6_rcv_core(): some have the packet dropped, and one says how long it is
+ * (RFC 2675; what GRO makes has it). */
+static __always_inline __u32 odd_tcp6(void *ctx, struct odd *o, __u32 len, __u8 *odd)
 {
-	__u32 at = ETH_HLEN + sizeof(struct ipv6hdr);
+	const struct ipv6hdr *ip = (void *)o->ip;
+	__u32 at = ETH_HLEN + sizeof(*ip);
 	__u8 next, head[4];
 
-	if (LOAD_BYTES(ctx, ETH_HLEN, o->ip, sizeof(struct ipv6hdr)))
+	if (LOAD_BYTES(ctx, ETH_HLEN, o->ip, sizeof(*ip)))
 		return 0;
-	next = ((struct ipv6hdr *)o->ip)->nexthdr;
+	next = ip->nexthdr;
+	o->end = next == IPPROTO_HOPOPTS && !ip->payload_len ? len : at + wire16(ip->payload_len);
+	if (o->end > len)
+		return 0;
 	for (int i = 0; i < EXTENSIONS && next != IPPROTO_TCP; i++) {
 		if (LOAD_BYTES(ctx, at & 0xffff, head, sizeof(head)))
 			return 0;
 		switch (next) {
 		case IPPROTO_HOPOPTS:
-			*unsure = 1;	/* fall through */
+			*odd |= UNSURE;	/* fall through */
 		case IPPROTO_ROUTING: case IPPROTO_DSTOPTS:
 			at += (head[1] + 1) * 8;
 			break;
@@ -77,7 +82,8 @@ static __always_inline __u32 odd_tcp6(void *ctx, struct odd *o, __u8 *unsure)
 		case IPPROTO_FRAGMENT:
 			if (head[2] || head[3] & 0xf8)	/* RFC 8200 4.5: the offset */
 				return 0;
-			*unsure |= head[3] & 1;
+			if (head[3] & 1)
+				*odd |= UNSURE;
 			at += 8;
 			break;
 		default:
@@ -93,15 +99,19 @@ static __always_inline __u32 odd_tcp6(void *ctx, struct odd *o, __u8 *unsure)
 __noinline int closing_odd(LOAD_CONTEXT *ctx, __u32 port, __u32 len, struct closing *c)
 {
 	struct odd o = {};
+	__u32 at, size;
 	__u16 type;
-	__u32 at;
 
 	if (!c)			/* never, but the verifier asks */
 		return 0;
+	c->odd = ODD;
 	if (LOAD_BYTES(ctx, 0, c->dmac, sizeof(c->dmac)) || LOAD_BYTES(ctx, 2 * ETH_ALEN, &type, sizeof(type)))
 		return 0;
-	at = type == wire16(ETH_P_IP) ? odd_tcp4(ctx, &o, len, &c->unsure) : odd_tcp6(ctx, &o, &c->unsure);
+	at = type == wire16(ETH_P_IP) ? odd_tcp4(ctx, &o, len, &c->odd) : odd_tcp6(ctx, &o, len, &c->odd);
 	if (!at || LOAD_BYTES(ctx, at & 0xffff, o.tcp, sizeof(o.tcp)))
+		return 0;
+	size = (o.tcp[TCP_FLAGS - 1] >> 4) * 4;		/* else tcp_error() finds it INVALID; the rest of a fragment's follows */
+	if (size < sizeof(struct tcphdr) || at + (c->odd & UNSURE ? sizeof(o.tcp) : size) > o.end)
 		return 0;
 	c->flags = o.tcp[TCP_FLAGS];
 	c->reason = c->flags & TCP_SYN ? REASON_TCP_SYN : REASON_TCP_CLOSE;
@@ -121,7 +131,7 @@ __noinline int closing_odd(LOAD_CONTEXT *ctx, __u32 port, __u32 len, struct clos
 	return c->flags & (TCP_SYN | TCP_FIN | TCP_RST);
 }
 
-/* Its reason, or TCP_IMPLAUSIBLE: it is to be dropped. (Two calls, one after the other, since the
+/* Its reason, or TCP_IMPLAUSIBLE: it is to be dropped, and a sample is kept. (Two calls, one after the other, since the
  * stack has no room for one in the other.) */
 static __always_inline enum reason close_odd(LOAD_CONTEXT *ctx, __u32 port, __u32 len, enum reason reason)
 {

@@ -180,7 +180,8 @@ __noinline int sample_aside(struct __sk_buff *skb, __u32 reason)
 static __always_inline int tell(struct __sk_buff *skb, struct tally *c, enum reason reason)
 {
 	leave(c, reason, NEXT);
-	sample_aside(skb, reason);
+	if (reason != REASON_TCP_IMPLAUSIBLE)	/* close_odd() has */
+		sample_aside(skb, reason);
 	return reason == REASON_POLICED || reason == REASON_TCP_IMPLAUSIBLE ? DROP : NEXT;
 }
 
@@ -190,11 +191,11 @@ static __always_inline int refused(struct __sk_buff *skb, struct tally *c, enum 
 	return tell(skb, c, spent(reason, after_xdp) ? REASON_POLICED : reason);
 }
 
-/* What parse.h found a reason in. `counted`: XDP has closed what is_odd(). */
+/* What parse.h found a reason in. XDP may have closed by it already, but did not read what is in fragments. */
 static __always_inline int refuse(struct __sk_buff *skb, struct tally *c, struct frame *f, enum reason reason,
 				  const int counted)
 {
-	if (!counted && is_odd(reason))
+	if (is_odd(reason))
 		return tell(skb, c, spent(reason, counted) ? REASON_POLICED : close_odd(skb, skb->ifindex, skb->len, reason));
 	if (reason != REASON_TCP_CLOSE && reason != REASON_TCP_SYN)
 		return refused(skb, c, reason, counted);

@@ -123,7 +123,7 @@ __noinline int refused(struct xdp_md *ctx, __u32 reason)
 		return punt(ctx, &f, 0, REASON_TC_WAY);
 	if (!is_odd(reason) && over_rate(reason))	/* of those refuse() has asked */
 		reason = REASON_POLICED;
-	if (reason != REASON_PAUSED)
+	if (reason != REASON_PAUSED && reason != REASON_TCP_IMPLAUSIBLE)
 		sample_frame(f.data, f.end, f.port, 0, reason);
 	return out(&f, reason, reason == REASON_POLICED || reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
 }

@@ -94,6 +94,7 @@ func TestClose(t *testing.T) {
 // the packet's IP header makes it leave for: so it is judged, and closes, as any other.
 func TestCloseOdd(t *testing.T) {
 	b := open(t, exercise.Options{})
+	check(t, b.ForgetSamples())
 	for _, c := range []struct {
 		name   string
 		v6     bool
@@ -133,18 +134,85 @@ func TestCloseOdd(t *testing.T) {
 					in, _, there, back := b.connection(t, c.v6)
 					in.TCP = p.tcp
 					b.closes(t, stage, b.LANIndex, c.odd(in.Bytes()), p.reason)
+					b.remembers(t, p.reason)
 					b.in(t, "forth", there, p.state)
 					b.in(t, "back", back, p.state)
+					check(t, b.Clear())
+					if p.reason == c.reason {
+						b.closes(t, stage, b.LANIndex, c.odd(in.Bytes()), p.reason)
+						b.remembers(t, p.reason)
+					}
 				}
 			}
 		})
 	}
-	// what is no first fragment begins with data, which may look like anything
-	in, _, there, back := b.connection(t, false)
-	in.TCP = exercise.TCP{Seq: 1000, RST: true}
-	b.closes(t, "xdp", b.LANIndex, sealed(put16(in.Bytes(), 20, 1)), "fragment")
-	b.in(t, "forth", there, exercise.Armed)
-	b.in(t, "back", back, exercise.Armed)
+}
+
+// remembers checks that of the packets since the last time one was kept for `shunt explain`.
+func (b *bench) remembers(t *testing.T, reason string) {
+	t.Helper()
+	kept, err := b.Samples()
+	check(t, err)
+	if len(kept) != 1 || kept[0].Packets != 1 || kept[0].Reason != reason || kept[0].Portless && reason == "tcp_implausible" {
+		t.Errorf("remembered %+v, want one of %s", kept, reason)
+	}
+	check(t, b.ForgetSamples())
+}
+
+// TestCloseNothing: what looks like a RST there, and is none to conntrack, closes nothing.
+func TestCloseNothing(t *testing.T) {
+	b := open(t, exercise.Options{})
+	for _, c := range []struct {
+		name   string
+		v6     bool
+		reason string
+		odd    func(frame []byte) []byte
+	}{
+		{"data of another fragment", false, "fragment", func(f []byte) []byte { return sealed(put16(f, 20, 1)) }},
+		{"data offset 4", false, "ttl", func(f []byte) []byte { return put8(sealed(put8(f, 22, 1)), 46, 0x40) }},
+		{"data offset beyond the packet", false, "ttl", func(f []byte) []byte { return put8(sealed(put8(f, 22, 1)), 46, 0xf0) }},
+		{"data offset 4, IPv6", true, "ttl", func(f []byte) []byte { return put8(put8(f, 21, 1), 66, 0x40) }},
+		{"in the trailer", true, "extension_header", func(f []byte) []byte {
+			return put16(behind(f, 60, 6, 0, 1, 4, 0, 0, 0, 0), 18, 8) // the header alone is the packet
+		}},
+		{"partly in the trailer", true, "extension_header", func(f []byte) []byte {
+			return put16(behind(f, 60, 6, 0, 1, 4, 0, 0, 0, 0), 18, 8+19)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, stage := range []string{"xdp", "tc-ingress"} {
+				in, _, there, back := b.connection(t, c.v6)
+				in.TCP, in.Payload = exercise.TCP{Seq: 1000, RST: true}, nil
+				b.closes(t, stage, b.LANIndex, c.odd(in.Bytes()), c.reason)
+				b.in(t, "forth", there, exercise.Armed)
+				b.in(t, "back", back, exercise.Armed)
+			}
+		})
+	}
+}
+
+// TestCloseJumbo: a frame in fragments is TC's to judge, which has all of it: XDP cannot tell
+// what its header is good for.
+func TestCloseJumbo(t *testing.T) {
+	b := open(t, exercise.Options{})
+	check(t, b.Client.NS.IP("link set "+b.Client.Device+" mtu 9000"))
+	check(t, b.LAN.NS.IP("link set "+b.LAN.Device+" mtu 9000"))
+	for _, c := range []struct {
+		tcp    exercise.TCP
+		ttl    byte
+		reason string
+		state  uint8
+	}{
+		{exercise.TCP{Seq: 1 << 31, ACK: true, FIN: true}, 64, "tcp_implausible", exercise.Armed},
+		{exercise.TCP{Seq: 1 << 31, ACK: true, FIN: true}, 1, "tcp_implausible", exercise.Armed},
+		{exercise.TCP{Seq: 1000, ACK: true, FIN: true}, 1, "ttl", exercise.Closed},
+	} {
+		in, _, there, back := b.connection(t, false)
+		in.TCP, in.TTL, in.Payload = c.tcp, c.ttl, make([]byte, 6000)
+		b.forth(t, "xdp tc_way, tc-ingress "+c.reason, in.Bytes(), nil)
+		b.in(t, "forth", there, c.state)
+		b.in(t, "back", back, c.state)
+	}
 }
 
 // behind puts an extension header behind the one of IPv6: its number, and it.
@@ -224,8 +292,8 @@ func TestEvidence(t *testing.T) {
 }
 
 // TestResetIsTold: the daemon hears of a reset that is the very next in sequence, once,
-// and of no other: none that conntrack would call INVALID for its flags (tcp_valid_flags), and
-// none that is for another machine.
+// and of no other: none that conntrack would call INVALID for its flags (tcp_valid_flags), none that
+// is for another machine, and none that may never come to conntrack.
 func TestResetIsTold(t *testing.T) {
 	b := open(t, exercise.Options{})
 	told := make(chan dataplane.Request, 10)
@@ -233,10 +301,22 @@ func TestResetIsTold(t *testing.T) {
 	check(t, err)
 	go read(dataplane.Listener{Request: func(r dataplane.Request) { told <- r }})
 	defer stop()
+	unsure := map[bool]struct {
+		odd    func(frame []byte) []byte
+		reason string
+	}{
+		false: {func(f []byte) []byte { return sealed(put16(f, 20, 0x2000)) }, "fragment"},
+		true:  {func(f []byte) []byte { return behind(f, 0, 6, 0, 1, 4, 0, 0, 0, 0) }, "extension_header"},
+	}
+	last := map[bool]func(frame []byte) []byte{
+		false: func(f []byte) []byte { return sealed(put8(f, 22, 1)) },
+		true:  func(f []byte) []byte { return put8(f, 21, 1) },
+	}
 	for _, v6 := range []bool{false, true} {
 		for _, c := range []struct {
 			tcp    exercise.TCP
 			to     bool // another machine
+			odd    func(frame []byte) []byte
 			reason string
 			told   bool
 		}{
@@ -245,18 +325,24 @@ func TestResetIsTold(t *testing.T) {
 			{tcp: exercise.TCP{Seq: 1000, FIN: true, RST: true}, reason: "tcp_close"},
 			{tcp: exercise.TCP{Seq: 1000, RST: true}, to: true, reason: "tcp_close"},
 			{tcp: exercise.TCP{Seq: 1 << 31, RST: true}, reason: "tcp_implausible"},
-			{tcp: exercise.TCP{Seq: 1000, RST: true}, reason: "tcp_close", told: true}, // the last: what the ring has next is its
+			{tcp: exercise.TCP{Seq: 1000, RST: true}, odd: unsure[v6].odd, reason: unsure[v6].reason},
+			{tcp: exercise.TCP{Seq: 1000, RST: true}, reason: "tcp_close", told: true}, // what the ring has next is its
+			{tcp: exercise.TCP{Seq: 1000, RST: true}, odd: last[v6], reason: "ttl", told: true},
 		} {
 			in, _, _, _ := b.connection(t, v6)
 			in.TCP = c.tcp
 			if c.to {
 				in.To = other(in.To)
 			}
-			b.closes(t, "xdp", b.LANIndex, in.Bytes(), c.reason)
+			frame := in.Bytes()
+			if c.odd != nil {
+				frame = c.odd(frame)
+			}
+			b.closes(t, "xdp", b.LANIndex, frame, c.reason)
 			if !c.told {
 				continue
 			}
-			b.closes(t, "tc-ingress", b.LANIndex, in.Bytes(), c.reason)
+			b.closes(t, "tc-ingress", b.LANIndex, frame, c.reason)
 			want := dataplane.Request{Reset: true, Tuple: dataplane.Tuple{Source: in.Src, Destination: in.Dst}}
 			select {
 			case got := <-told:

@@ -40,11 +40,24 @@ static int64_t sum_of(const void *p, uint32_t n)
 
 enum { PORT = 77 };
 
-/* Where TCP is, if 14 bytes of it are there; 0: nowhere. */
+/* Is it one that conntrack takes, in a packet that ends at `end`? Of a fragment 14 bytes are enough. */
+static size_t slow_whole(const struct bytes *b, size_t at, size_t end, unsigned unsure)
+{
+	size_t room;
+
+	if (end > b->length || at + 14 > end)
+		return 0;
+	room = end - at;
+	if (b->at[at + 12] < 0x50 || (!unsure && 4u * (b->at[at + 12] / 16) > room))
+		return 0;
+	return at;
+}
+
+/* Where TCP is; 0: nowhere. */
 static size_t slow_tcp(const struct bytes *b, unsigned *unsure)
 {
 	const uint8_t *p = b->at;
-	size_t at, size;
+	size_t at, end;
 	unsigned next;
 
 	*unsure = 0;
@@ -52,17 +65,20 @@ static size_t slow_tcp(const struct bytes *b, unsigned *unsure)
 		return 0;
 	if (be16(p + 12) == 0x0800) {
 		at = 14 + (p[14] & 15) * 4;
-		size = be16(p + 16);
-		if (at < 34 || at > b->length || fold(words(p + 14, at - 14)) != 0xffff || p[23] != 6 || be16(p + 20) & 0x1fff ||
-		    size + 14 > b->length || size + 14 < at + 20)
+		if (at < 34 || at > b->length || fold(words(p + 14, at - 14)) != 0xffff || p[23] != 6 || be16(p + 20) & 0x1fff)
 			return 0;
 		*unsure = p[20] >> 5 & 1;
-		return at;
+		return slow_whole(b, at, 14 + be16(p + 16), *unsure);
 	}
 	if (b->length < 54)
 		return 0;
 	next = p[20];
 	at = 54;
+	end = at + be16(p + 18);
+	if (end == at && !next)		/* as long as the frame */
+		end = b->length;
+	if (end > b->length)
+		return 0;
 	for (int headers = 0; next != 6; headers++) {
 		const uint8_t *h = p + at;
 
@@ -82,7 +98,7 @@ static size_t slow_tcp(const struct bytes *b, unsigned *unsure)
 			return 0;
 		next = h[0];
 	}
-	return at + 14 > b->length ? 0 : at;
+	return slow_whole(b, at, end, *unsure);
 }
 
 /* What a found segment is said to be. */
@@ -92,7 +108,7 @@ static void compare(const struct bytes *b, size_t at, unsigned unsure, const str
 	const uint8_t *src = b->at + (six ? 22 : 26), *dst = src + (six ? 16 : 4), *tcp = b->at + at;
 	unsigned head = six ? 12 : 0;
 
-	WANT(!memcmp(c->dmac, b->at, 6) && c->unsure == unsure && c->flags == tcp[13], "unsure %u, flags %x", c->unsure, c->flags);
+	WANT(!memcmp(c->dmac, b->at, 6) && c->odd == (unsure ? ODD | UNSURE : ODD) && c->flags == tcp[13], "odd %u, flags %x", c->odd, c->flags);
 	WANT(be32((uint8_t *)&c->key.saddr) == be32(src + head) && be32((uint8_t *)&c->key.daddr) == be32(dst + head), "addresses");
 	WANT(!memcmp(c->in6.saddr, src, head) && !memcmp(c->in6.daddr, dst, head), "heads of addresses");
 	WANT(!memcmp(&c->key.sport, tcp, 4) && c->seq == be32(tcp + 4), "ports, sequence number %x", c->seq);
