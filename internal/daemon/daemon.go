@@ -320,6 +320,7 @@ func (d *Daemon) loop(ctx context.Context, look <-chan bool) error {
 			watched = fast
 			health.Stop()
 			if fast {
+				d.transmitsFromNow()
 				health.Reset(healthEvery)
 			}
 		}

@@ -50,7 +50,8 @@ type labels struct {
 	inUse   inUse
 	failed  string // what the log was told last
 
-	lacks atomic.Pointer[map[string]lack] // of ports
+	lacks    atomic.Pointer[map[string]lack] // of ports
+	imposing atomic.Bool                     // there is an imposer, for those who must not wait for mu
 }
 
 func newLabels(log *slog.Logger, plane labelPlane, ports func() []shown, exact []string) *labels {

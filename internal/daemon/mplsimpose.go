@@ -29,6 +29,7 @@ func (p *putting) impose() error {
 func (l *labels) imposed(at dataplane.Imposer) error {
 	if l.imposer != at {
 		l.imposer = at
+		l.imposing.Store(at != dataplane.Imposer{})
 		l.punts.listenPair(at.Inner)
 	}
 	if at != (dataplane.Imposer{}) || !l.paired {

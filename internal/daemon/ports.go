@@ -267,14 +267,24 @@ func (p *port) holdOff(now time.Time) time.Time {
 	return now.Add(p.held)
 }
 
-// redirects reports whether XDP does: only then may a driver refuse frames.
+// redirects reports whether XDP does, of ports or of the imposer: only then may a driver refuse frames.
 func (d *Daemon) redirects() bool {
+	if d.labels.imposing.Load() {
+		return true
+	}
 	for _, p := range d.ports {
 		if p.decision.XDPReceive {
 			return true
 		}
 	}
 	return false
+}
+
+// transmitsFromNow forgets what became of frames while nobody looked: other people redirect, too.
+func (d *Daemon) transmitsFromNow() {
+	for index, p := range d.ports {
+		p.transmit, _ = d.plane.Transmit(index)
+	}
 }
 
 // checkTransmits takes XDP from an egress whose driver refuses frames, or loses more than
