@@ -313,9 +313,6 @@ func (r *rig) sample(ctx context.Context, w way, g *source) (counts []float64, e
 	defer func() { err = errors.Join(err, held.release()) }()
 	var last error
 	for range tries {
-		if len(counts) > samples {
-			return counts[1:], nil
-		}
 		if ctx.Err() != nil {
 			return nil, errInterrupted
 		}
@@ -328,6 +325,9 @@ func (r *rig) sample(ctx context.Context, w way, g *source) (counts []float64, e
 		var count float64
 		if count, last = r.burst(ctx, w, g); last == nil {
 			counts = append(counts, count)
+		}
+		if len(counts) > samples {
+			return counts[1:], nil
 		}
 	}
 	return nil, fmt.Errorf("only %d bursts of %d went all one way: %w", len(counts), tries, last)
