@@ -7,7 +7,8 @@ import (
 )
 
 // TestSecret: whatever the secret, the flows of a client, its ports one after the other from anywhere, share
-// about as many buckets at the most as they would by chance. A secret that is not chosen often fails that.
+// about as many buckets at the most as they would by chance. A secret that is not chosen often fails that; and
+// enough are good, of each half, for one that is chosen to be hard to guess.
 func TestSecret(t *testing.T) {
 	const secrets = 40
 	for _, buckets := range []int{1 << 10, 1 << 14, 1 << 17, 1 << 20} {
@@ -24,6 +25,18 @@ func TestSecret(t *testing.T) {
 				}
 			}
 			t.Logf("%d pairs by chance; %d with the worst secret; %d of %d secrets that are not chosen are worse than %d", chance, worst, unchosen, secrets, limit)
+			for i, at := range runsAt {
+				good := 0
+				for range 100 {
+					if s := random64() | 1; !crowded(s, at[0], buckets) && !crowded(s, at[1], buckets) {
+						good++
+					}
+				}
+				t.Logf("half %d: %d of 100 are good", i, good)
+				if good < 25 {
+					t.Errorf("half %d: only %d of 100 secrets are good", i, good)
+				}
+			}
 			if worst > limit {
 				t.Errorf("%d pairs of flows share a bucket; at most %d should", worst, limit)
 			}
