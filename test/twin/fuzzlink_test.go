@@ -276,7 +276,7 @@ func (m *mutant) keepApart() {
 	changed := false
 	for i := at; i < at+2*n; i += 2 {
 		if [2]byte(m.frame[i:]) != [2]byte(m.before[i:]) {
-			if port := binary.BigEndian.Uint16(m.frame[i:]); m.proto == protoTCP && (port/100 == 200 || port/1000 == 30) {
+			if m.ofConversations(binary.BigEndian.Uint16(m.frame[i:])) {
 				m.frame[i] ^= 0x40
 			}
 			m.frame[i+1] = m.frame[i+1]&^1 | byte(m.way)
@@ -294,10 +294,15 @@ func (m *mutant) keepApart() {
 	}
 }
 
+// ofConversations are ports that a segment made for another connection may not have.
+func (m *mutant) ofConversations(port uint16) bool {
+	return m.proto == protoTCP && (port/100 == 200 || port/1000 == 30)
+}
+
 // ownPort makes a source port one that no other mutant has.
 func (m *mutant) ownPort(at []byte) {
 	port := binary.BigEndian.Uint16(at)
-	for m.taken[port] && port != m.port {
+	for m.taken[port] && port != m.port || m.ofConversations(port) {
 		port += 2
 	}
 	m.port, m.taken[port] = port, true
