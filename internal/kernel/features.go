@@ -272,6 +272,10 @@ func decodeBitset(ad *netlink.AttributeDecoder) bitset {
 
 // driverNames asks each link's driver for its name. sysfs would tell too, but of
 // the namespace it was mounted in. Devices without ethtool operations have none.
+//
+// For a name that is nobody's (any more) that question has the kernel start modprobe, and wait for
+// it (dev_load()): who asks after a thousand interfaces that have just gone starts a thousand. So
+// it is asked by the name that the index has now.
 func driverNames(links []Link) map[int]string {
 	names := make(map[int]string, len(links))
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -280,7 +284,15 @@ func driverNames(links []Link) map[int]string {
 	}
 	defer unix.Close(fd)
 	for _, l := range links {
-		if info, err := unix.IoctlGetEthtoolDrvinfo(fd, l.Name); err == nil {
+		now, err := unix.NewIfreq("")
+		if err != nil {
+			continue
+		}
+		now.SetUint32(uint32(l.Index))
+		if unix.IoctlIfreq(fd, unix.SIOCGIFNAME, now) != nil {
+			continue
+		}
+		if info, err := unix.IoctlGetEthtoolDrvinfo(fd, now.Name()); err == nil {
 			names[l.Index] = unix.ByteSliceToString(info.Driver[:])
 		}
 	}

@@ -59,6 +59,21 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestDriverOfALinkThatIsGone: by its name it is not asked for, since the kernel would look for a module of
+// that name; and one that has another name by now is asked by that.
+func TestDriverOfALinkThatIsGone(t *testing.T) {
+	if !inNetns(t) {
+		return
+	}
+	run(t, "ip link add name va type veth peer name vb")
+	va := links(t)["va"]
+	for want, l := range map[string]Link{"": {Index: va.Index + 1000, Name: "va"}, "veth": {Index: va.Index, Name: "before"}} {
+		if got := driverNames([]Link{l})[l.Index]; got != want {
+			t.Errorf("driver of %s, with index %d of %d: %q, want %q", l.Name, l.Index, va.Index, got, want)
+		}
+	}
+}
+
 func TestFeaturesFollowThePeer(t *testing.T) {
 	if !inNetns(t) {
 		return
