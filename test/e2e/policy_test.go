@@ -163,48 +163,55 @@ func TestMarkPolicy(t *testing.T) {
 }
 
 // TestExclude: a flow is excluded, or included, by each key of a rule, in either
-// direction; one that differs in that key is not.
+// direction; others that differ in a key are not about it.
 func TestExclude(t *testing.T) {
 	r := newRig(t, lab.FirewallOptions{})
-	for _, c := range []struct {
-		rule string
-		fits bool
-	}{
-		{`from = "198.18.0.0/24"`, true},
-		{`from = "198.19.0.2"`, true}, // the answer turned around
-		{`from = "192.0.2.0/24"`, false},
-		{`to = "198.19.0.0/16"`, true},
-		{`to = "2001:2::/32"`, false},
-		{"from = \"198.18.0.2\"\nto = \"198.19.0.2\"", true},
-		{"from = \"198.18.0.2\"\nto = \"198.18.0.2\"", false},
-		{`proto = "udp"`, true},
-		{`proto = "tcp"`, false},
-		{"proto = \"udp\"\nport = \"9\"", true},
-		{"proto = \"udp\"\nport = \"9999-10001\"", true}, // of the other direction
-		{"proto = \"udp\"\nport = \"10-20\"", false},
-		{`in = "lan"`, true},
-		{`in = "wan"`, true}, // likewise
-		{`in = "l*"`, true},
-		{`in = "eth0"`, false},
-		{`out = "wan"`, true},
-		{"in = \"lan\"\nout = \"lan\"", false},
-	} {
+	others := []string{
+		`from = "192.0.2.0/24"`,
+		`to = "2001:2::/32"`,
+		"from = \"198.18.0.2\"\nto = \"198.18.0.2\"",
+		`proto = "tcp"`,
+		"proto = \"udp\"\nport = \"10-20\"",
+		`in = "eth0"`,
+		"in = \"lan\"\nout = \"lan\"",
+	}
+	rules := []string{
+		"", // none fits
+		`from = "198.18.0.0/24"`,
+		`from = "198.19.0.2"`, // the answer turned around
+		`to = "198.19.0.0/16"`,
+		"from = \"198.18.0.2\"\nto = \"198.19.0.2\"",
+		`proto = "udp"`,
+		"proto = \"udp\"\nport = \"9\"",
+		"proto = \"udp\"\nport = \"9999-10001\"", // of the other direction
+		`in = "lan"`,
+		`in = "wan"`, // likewise
+		`in = "l*"`,
+		`out = "wan"`,
+	}
+	for _, rule := range rules {
 		lists := []string{"exclude", "include"}
-		if !strings.HasPrefix(c.rule, "in = ") {
+		if rule != "" && !strings.HasPrefix(rule, "in = ") {
 			lists = lists[:1] // they are compiled alike
 		}
 		for _, list := range lists {
-			t.Run(list+" "+strings.ReplaceAll(c.rule, "\n", ", "), func(t *testing.T) {
+			t.Run(list+" "+strings.ReplaceAll(rule, "\n", ", "), func(t *testing.T) {
 				r := *r
 				r.t = t
-				r.start(program, r.config(fmt.Sprintf("[[%s]]\n%s\n", list, c.rule))...)
+				var config strings.Builder
+				for _, text := range append([]string{rule}, others...) {
+					if text != "" {
+						fmt.Fprintf(&config, "[[%s]]\n%s\n", list, text)
+					}
+				}
+				r.start(program, r.config(config.String())...)
 				switch {
-				case c.fits == (list == "include"):
-					r.becomesFast(c.rule)
+				case (rule != "") == (list == "include"):
+					r.becomesFast(rule)
 				case list == "exclude":
-					r.slow(c.rule, "excluded", "[[exclude]] number 1")
+					r.slow(rule, "excluded", "[[exclude]] number 1 ")
 				default:
-					r.slow(c.rule, "excluded", "no [[include]] of the configuration fits")
+					r.slow(rule, "excluded", "no [[include]] of the configuration fits")
 				}
 				r.terminate()
 			})
