@@ -53,14 +53,14 @@ var short = map[string][]run{"short": {
 // slower are flags for suites that send at a rate: a guest has a tenth of the breath.
 var slower = map[string]string{"change": "-each=5ms -times=1"}
 
-// longest is the test that makes two guests take about the same time if it changes over.
-const longest = "^TestTrafficSurvives$"
+// long are the tests that make two guests take about the same time if they change over.
+const long = "^(TestTrafficSurvives|TestConnectionSurvives|TestEventStorm|TestExclude|TestRefusedPorts|TestLabelsUnderTraffic)$"
 
 // all are two guests, one for each of two processors. Random traffic is not for them: what
 // differs between kernels, and a frame that does, is found here.
 var all = map[string][]run{
-	"one": {{"twin", "-test.skip=^TestFuzz$", ""}, {"e2e", "-test.run=" + longest, ""}},
-	"two": {{"e2e", "-test.skip=" + longest, ""}},
+	"one": {{"twin", "-test.skip=^TestFuzz$", ""}, {"e2e", "-test.run=" + long, ""}},
+	"two": {{"e2e", "-test.skip=" + long, ""}},
 }
 
 func TestSuites(t *testing.T) {
