@@ -22,7 +22,8 @@ static __always_inline int is_odd(enum reason reason)
 	       reason == REASON_EXTENSION_HEADER;
 }
 
-/* What is read of a frame, and where its packet ends, from the frame's start. LOAD_BYTES(ctx, at, to, size) is bpf_xdp_load_bytes() or bpf_skb_load_bytes(). */
+/* What is read of a frame, and where its packet ends, from the frame's start. LOAD_BYTES(ctx, at, to, size)
+ * is bpf_xdp_load_bytes() or bpf_skb_load_bytes(). */
 struct odd {
 	__u32 ip[15];
 	__u32 end;
@@ -110,7 +111,8 @@ __noinline int closing_odd(LOAD_CONTEXT *ctx, __u32 port, __u32 len, struct clos
 	at = type == wire16(ETH_P_IP) ? odd_tcp4(ctx, &o, len, &c->odd) : odd_tcp6(ctx, &o, len, &c->odd);
 	if (!at || LOAD_BYTES(ctx, at & 0xffff, o.tcp, sizeof(o.tcp)))
 		return 0;
-	size = (o.tcp[TCP_FLAGS - 1] >> 4) * 4;		/* else tcp_error() finds it INVALID; the rest of a fragment's follows */
+	/* tcp_error() finds any other INVALID; of a fragment's header the rest follows */
+	size = (o.tcp[TCP_FLAGS - 1] >> 4) * 4;
 	if (size < sizeof(struct tcphdr) || at + (c->odd & UNSURE ? sizeof(o.tcp) : size) > o.end)
 		return 0;
 	c->flags = o.tcp[TCP_FLAGS];
@@ -131,8 +133,8 @@ __noinline int closing_odd(LOAD_CONTEXT *ctx, __u32 port, __u32 len, struct clos
 	return c->flags & (TCP_SYN | TCP_FIN | TCP_RST);
 }
 
-/* Its reason, or TCP_IMPLAUSIBLE: it is to be dropped, and a sample is kept. (Two calls, one after the other, since the
- * stack has no room for one in the other.) */
+/* Its reason, or TCP_IMPLAUSIBLE: it is to be dropped, and a sample is kept. (Two calls, one after the
+ * other, since the stack has no room for one in the other.) */
 static __always_inline enum reason close_odd(LOAD_CONTEXT *ctx, __u32 port, __u32 len, enum reason reason)
 {
 	struct closing c = {};
