@@ -283,11 +283,11 @@ func driverNames(links []Link) map[int]string {
 		return names
 	}
 	defer unix.Close(fd)
+	now, err := unix.NewIfreq("")
+	if err != nil {
+		return names
+	}
 	for _, l := range links {
-		now, err := unix.NewIfreq("")
-		if err != nil {
-			continue
-		}
 		now.SetUint32(uint32(l.Index))
 		if unix.IoctlIfreq(fd, unix.SIOCGIFNAME, now) != nil {
 			continue
