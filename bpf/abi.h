@@ -252,10 +252,12 @@ struct sighting {
 	__u8 gso;
 	__u8 dmac[6], smac[6];
 	__u8 pad[26];
-	/* line 2: written at TC egress, for policy.h */
-	struct flow_key out;		/* as it goes out */
+	/* line 2: as it goes out, written at TC egress */
+	struct flow_key out;
 	struct flow_words out6;
-	__u8 end[24];
+	__u16 out_sum;
+	__u8 out_tos;
+	__u8 end[21];
 };
 
 struct port {

@@ -73,20 +73,22 @@ static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *sk
 }
 
 /* A connection's other direction must be found from either side, so that one FIN or
- * RST closes both: give it a slot that knows its reverse key, if it has none. */
-static __always_inline void slot_pair(const struct slot *s, const struct lesson *l)
+ * RST closes both: give it a slot that knows its reverse key, if it has none. Not static: see learn(). */
+__noinline int slot_pair(const struct slot *s, __u32 reverse_scale)
 {
 	struct flow_words w = {};
 	struct flow_key k;
 	struct place at = {};
 	struct slot *rev;
 
+	if (!s)			/* never, but the verifier asks */
+		return 0;
 	reverse_key(s, &k, &w);
 	rev = flow_find(&k, &w, &at);
 	if (!rev)
 		rev = flow_claim(&k, &w, &at);
 	if (!rev || rev->flags & SLOT_PAIRED || !flow_lock(rev, at.seq))
-		return;
+		return 0;
 	rev->saddr = s->key.daddr;
 	rev->daddr = s->key.saddr;
 	rev->sport = s->key.dport;
@@ -95,9 +97,10 @@ static __always_inline void slot_pair(const struct slot *s, const struct lesson 
 	__builtin_memcpy(rev->out6.daddr, s->in6.saddr, sizeof(rev->out6.daddr));
 	rev->oif = port_of(&s->key);
 	rev->gen = s->gen;
-	rev->tcp_scale = l->reverse_scale;
+	rev->tcp_scale = reverse_scale;
 	rev->flags |= SLOT_PAIRED | (s->flags & SLOT_LIBERAL);
 	flow_unlock(rev);
+	return 0;
 }
 
 /* Every Nth flow has short leases, so its proofs cost a hit nothing (to send it to the kernel in

@@ -81,6 +81,11 @@ static __always_inline struct bucket *bucket_at(__u32 n)
 	return table + (__u64)(n >> bucket_shift) * sizeof(struct bucket);
 }
 
+static __always_inline struct slot *slot_at(__u32 bucket, __u32 way)
+{
+	return &bucket_at(bucket)->way[way % WAYS];
+}
+
 /* Either of the two choices, for bucket_at(). The uppermost bits are the hash; the second
  * choice takes in the lower ones too, or keys that share a bucket would share both. */
 static __always_inline __u32 flow_bucket(__u64 h, int choice)
@@ -230,46 +235,60 @@ static __always_inline struct slot *flow_claim(const struct flow_key *k, const s
 	return best;
 }
 
+/* Not static: the verifier looks at such a function once, for any arguments, and not again for each
+ * way that comes here. */
+__noinline int slot_sweep(__u32 bucket, __u32 way)
+{
+	struct slot *s = slot_at(bucket << bucket_shift, way);
+	__u32 now = now_jiffies(), seq = OUR(s->seq);
+
+	if (!port_of(&s->key) || !flow_free(s, now) || !flow_lock(s, seq))
+		return 0;
+	if (flow_free(s, now)) {
+		source_count(&s->key, &s->in6, -1);
+		s->state = SLOT_EMPTY;
+		*addresses_of(&s->key) = 0;
+		*rest_of(&s->key) = 0;
+	}
+	flow_unlock(s);
+	return 0;
+}
+
 enum { SWEEP = 8 };	/* buckets */
 
 /* Empties slots that nobody uses any more, so that they are not counted for their sources.
  * A source at its limit has this done before it is refused, at every such packet. If it holds
  * `idle` of the table's slots for nothing, one of them is found after slots / (16 * idle)
  * packets: at a limit of a quarter of the table four are found by each packet, at the least
- * one that may be configured (a 1024th) it takes 64. Not static: the verifier looks at it once, and not
- * again for each way that comes here. */
+ * one that may be configured (a 1024th) it takes 64. Not static, as slot_sweep() is not. */
 __noinline int flow_sweep(void)
 {
-	__u32 now = now_jiffies(), hand = sources.hand;
+	__u32 hand = sources.hand;
 
 	sources.hand = hand + SWEEP;
-	for (int i = 0; i < SWEEP * WAYS; i++) {
-		struct slot *s = &bucket_at((hand + i / WAYS) << bucket_shift)->way[i % WAYS];
-		__u32 seq = OUR(s->seq);
-
-		if (!port_of(&s->key) || !flow_free(s, now) || !flow_lock(s, seq))
-			continue;
-		if (flow_free(s, now)) {
-			source_count(&s->key, &s->in6, -1);
-			s->state = SLOT_EMPTY;
-			*addresses_of(&s->key) = 0;
-			*rest_of(&s->key) = 0;
-		}
-		flow_unlock(s);
-	}
+	for (int i = 0; i < SWEEP * WAYS; i++)
+		slot_sweep(hand + i / WAYS, i % WAYS);
 	return 0;
 }
 
-/* A slot for a new flow, if there is one for it. HIT: `at` says where. */
-static __always_inline enum reason flow_admit(const struct flow_key *k, const struct flow_words *w,
-					      struct place *at)
+/* The first packet of a flow, and where its slot is. */
+struct first {
+	struct flow_key key;
+	struct flow_words in6;
+	struct place at;
+};
+
+/* A slot for a new flow, if there is one for it: HIT. Not static, as flow_sweep() is not. */
+__noinline enum reason flow_admit(struct first *p)
 {
-	if (rarely(source_full(k, w))) {
+	if (!p)			/* never, but the verifier asks */
+		return REASON_TABLE_FULL;
+	if (rarely(source_full(&p->key, &p->in6))) {
 		flow_sweep();
-		if (source_full(k, w))
+		if (source_full(&p->key, &p->in6))
 			return REASON_SOURCE_FULL;
 	}
-	return flow_claim(k, w, at) ? REASON_HIT : REASON_TABLE_FULL;
+	return flow_claim(&p->key, &p->in6, &p->at) ? REASON_HIT : REASON_TABLE_FULL;
 }
 
 static __always_inline int same_macs(const struct slot *s, const struct frame *f)
@@ -382,15 +401,15 @@ static __always_inline enum reason flow_sighted(struct slot *s, const struct fra
  * the first packet of a batch armed the flow, hits would overtake the rest: so they take
  * the way of the rest until all of it came to TC ingress. Some may never come (the kernel
  * was out of memory): two jiffies after the last one nothing can be in that list any more. */
-static __always_inline int flow_drained(struct slot *s, struct place *at)
+static __always_inline int flow_drained(struct slot *s, __u32 *seq)
 {
 	if (s->given != s->taken && !passed(s->seen + 2, now_jiffies()))
 		return 0;
-	if (flow_lock(s, at->seq)) {
+	if (flow_lock(s, *seq)) {
 		s->flags &= ~SLOT_DRAIN;
 		s->given = s->taken;
 		flow_unlock(s);
-		at->seq += 2;
+		*seq += 2;
 	}
 	return 1;
 }

@@ -32,16 +32,13 @@ static __always_inline const __u32 *ftn_of(const void *data, __u32 version)
 static __noinline enum reason set_out(struct xdp_md *ctx, __u32 class, __u32 nhlfe)
 {
 	struct walk w = {
-		.top = ETH_HLEN + nothing(), .bottom = 1 + nothing(), .bare = 1 + nothing(), .class = class,
-		.model = NONE + nothing(), .ceiling = NONE + nothing(), .entered = 1 + nothing(), .exposed = nothing(),
-		.family = nothing(), .octets = bpf_xdp_get_buff_len(ctx) - ETH_HLEN,
+		.top = ETH_HLEN, .bottom = 1, .bare = 1, .class = class, .model = NONE, .ceiling = NONE, .entered = 1,
+		.row = row_of_nhlfe(nhlfe), .octets = bpf_xdp_get_buff_len(ctx) - ETH_HLEN,
 	};
 	struct relabel r = {};
-	enum reason reason = enter(&w, nhlfe_of(nhlfe));
+	enum reason reason = walk(ctx, &w);
 
-	if (!reason)
-		reason = walk(ctx, &w);
-	if (!reason && (!w.n || w.n->end != NHLFE_SEND))
+	if (!reason && w.end != NHLFE_SEND)
 		return REASON_MPLS_MALFORMED;	/* the daemon takes no such FTN */
 	if (!reason)
 		reason = judge(ctx, &w, &r);

@@ -164,10 +164,10 @@ static __always_inline enum reason learn_tcp(struct nf_conn *ct, int dir, struct
 	return REASON_LEARNED;
 }
 
-/* What conntrack says of the two ends. */
-static __always_inline enum reason learn_conntrack(struct sk_buff *k, const struct sighting *g,
-						   const struct frame *f, struct slot *s, struct lesson *l)
+/* What conntrack says of the two ends. Not static: see learn(). */
+__noinline enum reason learn_conntrack(struct __sk_buff *skb, const struct sighting *g, struct slot *s, struct lesson *l)
 {
+	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
 	unsigned long nfct = k->_nfct, status;
 	struct nf_conn *ct = (void *)(nfct & NFCT_PTRMASK);
 	__u32 info = nfct & NFCT_INFOMASK;
@@ -175,8 +175,10 @@ static __always_inline enum reason learn_conntrack(struct sk_buff *k, const stru
 	struct tuple t;
 	__s32 left;
 
+	if (!g || !s || !l)		/* never, but the verifier asks */
+		return REASON_SLOT_LOST;
 	if (!ct) {
-		if (info == IP_CT_UNTRACKED || !conntrack_in_use(BPF_CORE_READ(k, dev, nd_net.net), f->family))
+		if (info == IP_CT_UNTRACKED || !conntrack_in_use(BPF_CORE_READ(k, dev, nd_net.net), family_of(&g->key)))
 			return REASON_LEARNED;
 		return REASON_NO_CONNTRACK;
 	}
@@ -197,7 +199,7 @@ static __always_inline enum reason learn_conntrack(struct sk_buff *k, const stru
 	if (!tuple_is(&t, &g->key, &g->in6, 0))
 		return REASON_CT_TUPLE_DIFFERS;
 	tuple_read(&t, ct, !dir);
-	if (!tuple_is(&t, &f->key, &f->in6, 1))
+	if (!tuple_is(&t, &g->out, &g->out6, 1))
 		return REASON_CT_TUPLE_DIFFERS;
 	/* never over half of what is left: else a short timeout dies under traffic */
 	left = (__s32)(BPF_CORE_READ(ct, timeout) - now_jiffies());
@@ -207,9 +209,9 @@ static __always_inline enum reason learn_conntrack(struct sk_buff *k, const stru
 		l->lease = left / 2;
 	l->flags |= SLOT_CT;
 	/* their state machines live by chunks that conntrack would not see */
-	if (f->proto == IPPROTO_SCTP || f->proto == IPPROTO_DCCP)
+	if (proto_of(&g->key) == IPPROTO_SCTP || proto_of(&g->key) == IPPROTO_DCCP)
 		return REASON_CT_NOT_ESTABLISHED;
-	return f->proto == IPPROTO_TCP ? learn_tcp(ct, dir, s, f->family, l) : REASON_LEARNED;
+	return proto_of(&g->key) == IPPROTO_TCP ? learn_tcp(ct, dir, s, family_of(&g->key), l) : REASON_LEARNED;
 }
 
 /* The smallest of device, route and path MTU; a longer packet is the kernel's. */
@@ -250,26 +252,30 @@ static __always_inline __u16 l4_sum_after(const struct sighting *g, __u8 proto, 
 	return proto == IPPROTO_UDP && !sum ? 0xffff : sum;
 }
 
-/* The difference between the two ends must be one that edit.h can make. */
-static __always_inline enum reason learn_rewrite(const struct sighting *g, const struct frame *f,
-						 struct lesson *l)
+/* The difference between the two ends must be one that edit.h can make. Not static: see learn(). */
+__noinline enum reason learn_rewrite(const struct sighting *g, struct lesson *l)
 {
-	const struct flow_key *in = &g->key, *out = &f->key;
+	const struct flow_key *in, *out;
 	__u64 addresses, ports = 0, l3;
-	__u8 proto = f->proto, tos = tos_of(f);
+	__u8 proto;
 	__u32 nat;		/* not 0: something differs; in branches, the verifier would try them all */
 
+	if (!g || !l)			/* never, but the verifier asks */
+		return REASON_OTHER_PACKET;
+	in = &g->key;
+	out = &g->out;
+	proto = proto_of(in);
 	addresses = csum_diff32(in->saddr, out->saddr) + csum_diff32(in->daddr, out->daddr);
 	nat = (in->saddr ^ out->saddr) | (in->daddr ^ out->daddr) |
 	      (in->sport ^ out->sport) | (in->dport ^ out->dport);
-	if (f->family == 6) {
+	if (family_of(in) == 6) {
 		for (int i = 0; i < 3; i++) {
-			addresses += csum_diff32(g->in6.saddr[i], f->in6.saddr[i]) +
-				     csum_diff32(g->in6.daddr[i], f->in6.daddr[i]);
-			nat |= (g->in6.saddr[i] ^ f->in6.saddr[i]) | (g->in6.daddr[i] ^ f->in6.daddr[i]);
+			addresses += csum_diff32(g->in6.saddr[i], g->out6.saddr[i]) +
+				     csum_diff32(g->in6.daddr[i], g->out6.daddr[i]);
+			nat |= (g->in6.saddr[i] ^ g->out6.saddr[i]) | (g->in6.daddr[i] ^ g->out6.daddr[i]);
 		}
 	}
-	l3 = addresses + csum_diff16(0x45 | (g->tos & 0xfc) << 8, 0x45 | (tos & 0xfc) << 8) + csum_diff16(1, 0);
+	l3 = addresses + csum_diff16(0x45 | (g->tos & 0xfc) << 8, 0x45 | (g->out_tos & 0xfc) << 8) + csum_diff16(1, 0);
 
 	switch (proto) {
 	case IPPROTO_TCP:
@@ -295,16 +301,15 @@ static __always_inline enum reason learn_rewrite(const struct sighting *g, const
 		addresses = 0;		/* no pseudo header */
 	l->rw.l3_step = l3_step(csum_fold(l3));
 	l->rw.l4_delta = csum_fold(addresses + ports);
-	if (l4_sum_at(proto) && l4_sum(f) != l4_sum_after(g, proto, csum_fold(addresses), l->rw.l4_delta))
+	if (l4_sum_at(proto) && g->out_sum != l4_sum_after(g, proto, csum_fold(addresses), l->rw.l4_delta))
 		return REASON_PAYLOAD_CHANGED;
 
-	__builtin_memcpy(l->rw.mac, f->data, 12);
 	l->rw.saddr = out->saddr;
 	l->rw.daddr = out->daddr;
 	l->rw.sport = out->sport;
 	l->rw.dport = out->dport;
-	l->rw.out6 = f->in6;
-	l->rw.dscp = tos & 0xfc;
+	l->rw.out6 = g->out6;
+	l->rw.dscp = g->out_tos & 0xfc;
 	l->flags |= SLOT_PAIRED | (nat ? SLOT_NAT : 0);
 	return REASON_LEARNED;
 }
@@ -331,19 +336,43 @@ static __always_inline enum reason learn_header(const struct sighting *g, const 
 	return REASON_LEARNED;
 }
 
-/* `lsp`: the packet gets labels from here, and may be so long for that; 0: it gets none. */
+/* The frame as it leaves. Not static: see learn(). */
+__noinline enum reason learn_frame(struct __sk_buff *skb, struct sighting *g, struct lesson *l)
+{
+	struct frame f = { .port = skb->ifindex };
+	enum reason reason;
+
+	if (!g || !l)			/* never, but the verifier asks */
+		return REASON_OTHER_PACKET;
+	point(&f, skb);
+	reason = parse_ethernet(&f);
+	if (!reason)
+		reason = parse(&f, f.family);
+	if (reason == REASON_TTL)
+		return REASON_TTL_STEP;
+	if (reason || f.family != family_of(&g->key) || f.proto != proto_of(&g->key))
+		return REASON_ENCAPSULATED;
+	take_key(&f);
+	g->out = f.key;
+	g->out6 = f.in6;
+	g->out_sum = l4_sum(&f);
+	g->out_tos = tos_of(&f);
+	__builtin_memcpy(l->rw.mac, f.data, 12);
+	return learn_header(g, &f);
+}
+
+/* `lsp`: the packet gets labels from here, and may be so long for that; 0: it gets none.
+ * The steps are functions of their own, and not static: the verifier looks at such a one once, for
+ * any arguments, and does not follow each way through one of them through all the others. */
 static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *k, struct sighting *g,
 					 struct slot *s, __u32 lsp)
 {
 	__u32 iif = port_of(&g->key), oif = skb->ifindex;
-	struct frame f = {};
 	struct port *in = bpf_map_lookup_elem(&ports, &iif), *out = bpf_map_lookup_elem(&ports, &oif);
 	struct lesson l = {};
 	enum reason reason;
 	int both;
 
-	point(&f, skb);
-	f.port = oif;
 	if (BPF_CORE_READ_BITFIELD(k, redirected))
 		return REASON_REDIRECTED;
 	if (k->sk)
@@ -361,26 +390,18 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 	l.rw.tx = lsp ? IMPOSER_TX : out->tx;	/* now: the kernel may give the element to another port */
 	if (skb->vlan_present)
 		return REASON_ENCAPSULATED;
-	reason = parse_ethernet(&f);
-	if (!reason)
-		reason = parse(&f, f.family);
-	if (reason == REASON_TTL)
-		return REASON_TTL_STEP;
-	if (reason || !take_frame(&f, skb) || f.family != family_of(&g->key) || f.proto != proto_of(&g->key))
-		return REASON_ENCAPSULATED;
-	reason = learn_header(g, &f);
+	reason = learn_frame(skb, g, &l);
 	if (reason == REASON_LEARNED)	/* before conntrack: be-liberal is not for what stays slow */
-		reason = policy_judge(k, g, &f);
+		reason = policy_judge(k, g, oif);
 	if (reason != REASON_LEARNED)
 		return reason;
 	l.lease = lease_length(g->bucket);
-	reason = learn_conntrack(k, g, &f, s, &l);
+	reason = learn_conntrack(skb, g, s, &l);
+	if (reason == REASON_LEARNED)
+		reason = learn_rewrite(g, &l);
 	if (reason != REASON_LEARNED)
 		return reason;
-	reason = learn_rewrite(g, &f, &l);
-	if (reason != REASON_LEARNED)
-		return reason;
-	l.mtu = learn_mtu(k, f.family);
+	l.mtu = learn_mtu(k, family_of(&g->key));
 	if (lsp) {
 		l.flags |= SLOT_LSP;
 		l.mtu = lsp < l.mtu ? lsp : l.mtu;
@@ -388,8 +409,8 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 	if (both && !g->partial && !g->gso)
 		l.flags |= SLOT_XDP;
 	reason = slot_arm(s, skb, g, &l);
-	if (reason == REASON_LEARNED && f.proto == IPPROTO_TCP)
-		slot_pair(s, &l);
+	if (reason == REASON_LEARNED && proto_of(&g->key) == IPPROTO_TCP)
+		slot_pair(s, l.reverse_scale);
 	return reason;
 }
 

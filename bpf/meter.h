@@ -19,8 +19,9 @@
 #include "frame.h"
 
 /* The generic cell rate algorithm (ITU-T I.371): a bucket is the time at which it will be
- * full again. A function of its own: its registers are not the caller's. */
-static __noinline int meter_spent(enum reason reason)
+ * full again. A function of its own: its registers are not the caller's; and not static: the verifier
+ * looks at it once. */
+__noinline int meter_spent(__u32 reason)
 {
 	const volatile struct rate *r = &ctl.rates[reason & (RATES - 1)];
 	__u32 key = reason;

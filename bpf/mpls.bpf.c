@@ -70,14 +70,13 @@ static __always_inline int verdict_of(struct xdp_md *ctx, const struct walk *w, 
 __noinline int travel(struct xdp_md *ctx, __u32 lse, __u32 space)
 {
 	struct walk w = {
-		.top = ETH_HLEN + nothing(), .lse = lse, .space = space, .model = NONE + nothing(), .ceiling = NONE + nothing(),
-		.bottom = nothing(), .exposed = nothing(), .entered = nothing(), .family = nothing(),
+		.top = ETH_HLEN, .lse = lse, .space = space, .model = NONE, .ceiling = NONE,
 		.octets = bpf_xdp_get_buff_len(ctx) - ETH_HLEN,
 	};
 	struct relabel r = {};
 	enum reason reason = walk(ctx, &w);
 
-	if (!reason && w.n && w.n->end == NHLFE_SEND) {
+	if (!reason && w.end == NHLFE_SEND) {
 		reason = judge(ctx, &w, &r);
 		if (!reason)
 			reason = send_on(ctx, &w, &r);

@@ -47,12 +47,8 @@ struct walk {
 	__u32 family;		/* of the payload, as an explicit null says; 0: any */
 	__u32 octets;		/* of labels and payload, as they came in */
 	__u32 bare;		/* it came in without labels, its TTL counted down (impose.h) */
-	const struct nhlfe *n;	/* what is to be done; 0: look up */
+	__u32 row, end;		/* of the NHLFE that is to be done, and how it ends; 0: look up */
 };
-
-/* 0, but the verifier is not told: it would follow each place in a stack by itself. Any number of 32
- * bits, or sums with it would still have bounds, and those of each place be others. */
-static __always_inline __u32 nothing(void) { return OUR(nhlfes[0].segment); }
 
 /* A word of the frame in host order. */
 static __always_inline int lse_at(const void *data, const void *end, __u32 at, __u32 *lse)
@@ -81,18 +77,27 @@ static __noinline const struct ilm *ilm_of(__u32 space, __u32 label)
 	return labels ? bpf_map_lookup_elem(labels, &label) : 0;
 }
 
-static __always_inline const struct nhlfe *nhlfe_of(__u32 n)
+/* The row that an NHLFE is in now. */
+static __always_inline __u32 row_of_nhlfe(__u32 n)
 {
 	const __u32 *row = row_at(nhlfe_rows, BELOW(n, NHLFES), sizeof(*row));
 
-	return row_at(nhlfes, BELOW(OUR(*row), NHLFE_ROWS), sizeof(struct nhlfe));
+	return OUR(*row);
 }
 
-static __always_inline const struct nhlfe *chosen(const struct nhlfe *n, __u32 key)
+static __always_inline const struct nhlfe *nhlfe_at(__u32 row)
+{
+	const struct nhlfe *n = row_at(nhlfes, BELOW(row, NHLFE_ROWS), sizeof(*n));
+
+	forget(n);		/* what it is made of: one register is enough */
+	return n;
+}
+
+static __always_inline __u32 chosen(const struct nhlfe *n, __u32 key)
 {
 	const struct choice *c = row_at(choices, BELOW(n->choice, CHOICES), sizeof(*c));
 
-	return nhlfe_of(c->nhlfe[key & (LABEL_CHOICES - 1)]);
+	return row_of_nhlfe(c->nhlfe[key & (LABEL_CHOICES - 1)]);
 }
 
 static __always_inline const struct adjacency *adjacency_of(__u32 n)
@@ -224,15 +229,16 @@ static __always_inline enum reason special(const struct walk *w)
 }
 
 /* One NHLFE more, before any of it is done. */
-static __always_inline enum reason enter(struct walk *w, const struct nhlfe *n)
+static __always_inline enum reason enter(struct walk *w, __u32 row, const struct nhlfe *n)
 {
-	w->n = n;
+	w->row = row;
+	w->end = n->end;
 	w->pops = n->pops - (n->flags & NHLFE_SWAP ? 1 : 0);
 	w->model = NONE;
 	return n->end == NHLFE_DROP || n->end == NHLFE_NONE ? REASON_MPLS_DISCARD : REASON_HIT;
 }
 
-static __always_inline enum reason look_up(struct walk *w, const void *data, const void *end)
+static __always_inline enum reason look_up(struct walk *w, const struct nhlfe **at, const void *data, const void *end)
 {
 	enum reason reason;
 	const struct ilm *i;
@@ -243,14 +249,18 @@ static __always_inline enum reason look_up(struct walk *w, const void *data, con
 	w->exposed = 0;
 	i = ilm_of(w->space, label_in(w->lse));
 	if (i) {
-		const struct nhlfe *n = nhlfe_of(i->nhlfe);
+		__u32 row = row_of_nhlfe(i->nhlfe);
+		const struct nhlfe *n = nhlfe_at(row);
 
-		if (n->end == NHLFE_BY_LABEL)	/* the label has entries for some TCs */
-			n = chosen(n, w->class);
+		if (n->end == NHLFE_BY_LABEL) {	/* the label has entries for some TCs */
+			row = chosen(n, w->class);
+			n = nhlfe_at(row);
+		}
 		if (n->end != NHLFE_NONE) {
 			w->segment = i->segment;
 			count_segment(&segment_at(segments_of(THIS_CPU()), i->segment)->in, w->octets);
-			return enter(w, n);
+			*at = n;
+			return enter(w, row, n);
 		}
 	}
 	reason = special(w);
@@ -264,69 +274,88 @@ static __always_inline enum reason look_up(struct walk *w, const void *data, con
 }
 
 /* An NHLFE that stands for several: on with the one that it is for this packet. */
-static __always_inline enum reason choose(struct xdp_md *ctx, struct walk *w)
+static __always_inline enum reason choose(struct xdp_md *ctx, struct walk *w, const struct nhlfe **at)
 {
+	const struct nhlfe *n = *at;
 	int key = w->class;
+	__u32 row;
 
-	if (w->n->end == NHLFE_BY_DSCP || (w->n->end == NHLFE_BY_TC && w->exposed && w->bottom)) {
+	if (n->end == NHLFE_BY_DSCP || (n->end == NHLFE_BY_TC && w->exposed && w->bottom)) {
 		key = dscp_below(ctx, w->top, w->lse, w->bottom);
 		if (key < 0)
 			return -key;
-		if (w->n->end == NHLFE_BY_TC)
+		if (n->end == NHLFE_BY_TC)
 			key >>= 3;
 		else
 			key = handed(w, key);
-	} else if (w->n->end == NHLFE_BY_HASH) {
+	} else if (n->end == NHLFE_BY_HASH) {
 		key = hash_of(ctx, w->bare);
 	} else if (w->exposed) {
 		key = tc_in(w->lse);
 	}
-	if (chosen(w->n, key)->end == NHLFE_NONE)
+	row = chosen(n, key);
+	n = nhlfe_at(row);
+	if (n->end == NHLFE_NONE)
 		return REASON_MPLS_DISCARD;
 	if (++w->entered > LABEL_LOOKUPS)
 		return REASON_MPLS_DEPTH;
-	return enter(w, chosen(w->n, key));
+	*at = n;
+	return enter(w, row, n);
 }
 
 enum { MORE = REASONS };	/* the walk goes on */
 
-/* One step of it; HIT: the packet is at its end. */
-static __always_inline enum reason step(struct xdp_md *ctx, struct walk *w, const void *data, const void *end)
+/* One step of it, from the NHLFE at `*at`, 0: look up; HIT: the packet is at its end. */
+static __always_inline enum reason step(struct xdp_md *ctx, struct walk *w, const struct nhlfe **at, const void *data,
+					const void *end)
 {
+	const struct nhlfe *n = *at;
 	enum reason reason;
 
-	if (!w->n) {
-		reason = look_up(w, data, end);
-		return reason || (!w->n && w->bottom) ? reason : MORE;
+	if (!n) {
+		reason = look_up(w, at, data, end);
+		return reason || (!*at && w->bottom) ? reason : MORE;
 	}
 	if (w->pops) {
 		w->pops--;
-		reason = pop(w, data, end, w->n->flags);
+		reason = pop(w, data, end, n->flags);
 		return reason ? reason : MORE;
 	}
-	if (w->n->end == NHLFE_PEEK) {
-		if (w->n->space)
-			w->space = w->n->space - 1;
-		w->n = 0;
+	if (n->end == NHLFE_PEEK) {
+		if (n->space)
+			w->space = n->space - 1;
+		*at = 0;
+		w->row = 0;
+		w->end = NHLFE_NONE;
 		return w->bottom ? REASON_HIT : MORE;	/* nothing is left to look up */
 	}
-	if (w->n->end < NHLFE_BY_TC)
+	if (n->end < NHLFE_BY_TC)
 		return REASON_HIT;
-	reason = choose(ctx, w);
+	reason = choose(ctx, w, at);
 	return reason ? reason : MORE;
 }
 
-/* Until it is known what becomes of the packet; HIT: it is w->n, or without one it is this
- * host's. */
-static __noinline enum reason walk(struct xdp_md *ctx, struct walk *w)
+/* From its NHLFE, or the label on top, until it is known what becomes of the packet; HIT: the last NHLFE
+ * says, or without one it is this host's. Not static, as dscp_below() is not. */
+__noinline enum reason walk(struct xdp_md *ctx, struct walk *w)
 {
 	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	enum reason reason = MORE;
+	const struct nhlfe *at = 0;
 	struct counting it;
 
+	if (!w)			/* never, but the verifier asks */
+		return REASON_MPLS_MALFORMED;
+	if (w->row) {
+		at = nhlfe_at(w->row);
+		reason = enter(w, w->row, at);
+		if (reason)
+			return reason;
+		reason = MORE;
+	}
 	bpf_iter_num_new(&it, 0, LABEL_STEPS);
 	while (reason == MORE && bpf_iter_num_next(&it))
-		reason = step(ctx, w, data, end);
+		reason = step(ctx, w, &at, data, end);
 	bpf_iter_num_destroy(&it);
 	return reason == MORE ? REASON_MPLS_DEPTH : reason;
 }

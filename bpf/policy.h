@@ -82,9 +82,9 @@ __noinline enum reason policy_search(const struct sighting *g, __u32 groups_in, 
 	return reason;
 }
 
-static __always_inline enum reason policy_judge(struct sk_buff *k, struct sighting *g, const struct frame *f)
+static __always_inline enum reason policy_judge(struct sk_buff *k, const struct sighting *g, __u32 oif)
 {
-	__u32 bank = OUR(policy.bank) & 1, iif = port_of(&g->key), oif = f->port;
+	__u32 bank = OUR(policy.bank) & 1, iif = port_of(&g->key);
 	__u32 info = k->_nfct & NFCT_INFOMASK, state = POLICY_UNTRACKED;
 	struct nf_conn *ct = (void *)(k->_nfct & NFCT_PTRMASK);
 	struct policy_bank *b = &policy.banks[bank];
@@ -100,8 +100,6 @@ static __always_inline enum reason policy_judge(struct sk_buff *k, struct sighti
 		return REASON_PORT_UNKNOWN;
 	if (ct)
 		state = info == IP_CT_ESTABLISHED || info == IP_CT_IS_REPLY ? POLICY_ESTABLISHED : POLICY_NEW;
-	g->out = f->key;
-	g->out6 = f->in6;
 	return policy_search(g, in->groups[bank], out->groups[bank], state);
 }
 

@@ -22,9 +22,9 @@ struct relabel {
 };
 
 /* The IP header that lies open, with what uniform pops and the NHLFE say of its TOS. */
-static __always_inline enum reason judge_payload(const struct walk *w, struct relabel *r, const void *data, const void *end)
+static __always_inline enum reason judge_payload(const struct walk *w, const struct nhlfe *n, struct relabel *r,
+						 const void *data, const void *end)
 {
-	const struct nhlfe *n = w->n;
 	const __u8 *ip = data + (w->top & NEAR);
 
 	r->version = version_at(data, end, w->top);
@@ -33,18 +33,17 @@ static __always_inline enum reason judge_payload(const struct walk *w, struct re
 	r->ttl = r->version == 4 ? ip[8] : ip[7];
 	r->tos = tos_at(data, end, w->top, r->version);
 	r->tos = handed(w, r->tos >> 2) << 2 | (r->tos & 3);	/* ECN stays (RFC 3168) */
-	if (n && n->flags & NHLFE_SET_DSCP)
+	if (n->flags & NHLFE_SET_DSCP)
 		r->tos = n->dscp << 2 | (r->tos & 3);
-	else if (n && n->flags & NHLFE_MAP_DSCP)
+	else if (n->flags & NHLFE_MAP_DSCP)
 		r->tos = (mapped(n->dscp, tc_in(w->popped)) & 63) << 2 | (r->tos & 3);
 	return REASON_HIT;
 }
 
 /* The label that lies open, or lay there before. */
-static __always_inline enum reason judge_label(struct xdp_md *ctx, const struct walk *w, struct relabel *r)
+static __always_inline enum reason judge_label(struct xdp_md *ctx, const struct walk *w, const struct nhlfe *n,
+					       struct relabel *r)
 {
-	const struct nhlfe *n = w->n;
-
 	if (n->flags & (NHLFE_SET_DSCP | NHLFE_MAP_DSCP))
 		return REASON_MPLS_MALFORMED;
 	r->ttl = ttl_in(w->lse);
@@ -72,9 +71,8 @@ static __always_inline enum reason lower(__u32 *ttl)
 
 /* The TTL of what is on top, as it goes out: RFC 3443. A payload's is never raised: that cannot
  * feed a loop, and is the same wherever the tunnel's other end was uniform too. */
-static __always_inline enum reason judge_ttl(const struct walk *w, struct relabel *r)
+static __always_inline enum reason judge_ttl(const struct walk *w, const struct nhlfe *n, struct relabel *r)
 {
-	const struct nhlfe *n = w->n;
 	enum reason reason;
 	__u32 ttl = r->ttl;
 
@@ -99,31 +97,32 @@ static __always_inline enum reason judge_ttl(const struct walk *w, struct relabe
 	return reason || r->ttl ? reason : REASON_MPLS_TTL_ZERO;
 }
 
-/* Everything that can be said against sending the frame. */
-static __noinline enum reason judge(struct xdp_md *ctx, const struct walk *w, struct relabel *r)
+/* Everything that can be said against sending the frame. Not static, as walk() is not. */
+__noinline enum reason judge(struct xdp_md *ctx, const struct walk *w, struct relabel *r)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	const struct nhlfe *n = w->n;
 	const struct adjacency *a;
+	const struct nhlfe *n;
 	enum reason reason;
 	__u32 mtu;
 	int dscp;
 
-	if (!n)
+	if (!w || !r)		/* never, but the verifier asks */
 		return REASON_MPLS_MALFORMED;
+	n = nhlfe_at(w->row);
 	r->at = w->top;
 	r->bottom = w->bottom;
 	if (w->bottom) {
 		if (n->flags & (NHLFE_SWAP | NHLFE_SET_TC | NHLFE_MAP_TC))
 			return REASON_MPLS_MALFORMED;
-		reason = judge_payload(w, r, data, end);
+		reason = judge_payload(w, n, r, data, end);
 		r->tc = r->tos >> 5;
 	} else {
-		reason = judge_label(ctx, w, r);
+		reason = judge_label(ctx, w, n, r);
 	}
 	if (reason)
 		return reason;
-	reason = judge_ttl(w, r);
+	reason = judge_ttl(w, n, r);
 	if (reason)
 		return reason;
 	if (n->needs & NEED_DSCP) {
@@ -225,16 +224,17 @@ static __always_inline __u16 mpls_type(const struct nhlfe *n)
 	return n->flags & NHLFE_UPSTREAM ? wire16(ETH_P_MPLS_MC) : wire16(ETH_P_MPLS_UC);
 }
 
-/* The frame as it goes out, once it is judged. */
-static __noinline enum reason send_on(struct xdp_md *ctx, const struct walk *w, const struct relabel *r)
+/* The frame as it goes out, once it is judged. Not static, as walk() is not. */
+__noinline enum reason send_on(struct xdp_md *ctx, const struct walk *w, const struct relabel *r)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	const struct nhlfe *n = w->n;
 	const struct adjacency *a;
+	const struct nhlfe *n;
 	int grown;
 
-	if (!n)
+	if (!w || !r)		/* never, but the verifier asks */
 		return REASON_MPLS_MALFORMED;
+	n = nhlfe_at(w->row);
 	edit_exposed(w, r, data, end);
 	grown = (int)(n->pushes * LSE + ETH_HLEN) - (int)r->at;
 	if (grown && bpf_xdp_adjust_head(ctx, -grown))
@@ -253,18 +253,21 @@ static __noinline enum reason send_on(struct xdp_md *ctx, const struct walk *w, 
 }
 
 /* The labels are gone, and the packet is what it was, on the port it came in by. That is not
- * forwarding: no TTL is checked (RFC 3443 3.5). */
-static __noinline enum reason deliver(struct xdp_md *ctx, const struct walk *w, struct relabel *r)
+ * forwarding: no TTL is checked (RFC 3443 3.5). Not static, as walk() is not. */
+__noinline enum reason deliver(struct xdp_md *ctx, const struct walk *w, struct relabel *r)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u8 macs[2 * ETH_ALEN] __attribute__((aligned(8)));
+	const struct nhlfe *n;
 	enum reason reason;
 
-	if (!w->bottom || data + ETH_HLEN > end ||
-	    (w->n && w->n->flags & (NHLFE_SET_TC | NHLFE_MAP_TC)))
+	if (!w || !r)		/* never, but the verifier asks */
+		return REASON_MPLS_MALFORMED;
+	n = nhlfe_at(w->row);	/* without one: row 0, which says nothing */
+	if (!w->bottom || data + ETH_HLEN > end || n->flags & (NHLFE_SET_TC | NHLFE_MAP_TC))
 		return REASON_MPLS_MALFORMED;
 	__builtin_memcpy(macs, data, sizeof(macs));
-	reason = judge_payload(w, r, data, end);
+	reason = judge_payload(w, n, r, data, end);
 	if (reason)
 		return reason;
 	if (w->ceiling < r->ttl)

@@ -143,32 +143,7 @@ static __always_inline int marked(const struct __sk_buff *skb)
 	return (void *)(m + 1) <= (void *)(long)skb->data && m->magic == MARK;
 }
 
-static __always_inline struct slot *slot_at(__u32 bucket, __u32 way)
-{
-	return &bucket_at(bucket)->way[way % WAYS];
-}
-
-struct first {
-	struct flow_key key;
-	struct flow_words in6;
-	struct place at;
-};
-
-/* The first packet of a flow. Not static: the verifier looks at such a function once,
- * for any arguments, and not again for each call. */
-__noinline enum reason claim_aside(struct first *p)
-{
-	enum reason reason;
-
-	if (!p)			/* never, but the verifier asks */
-		return REASON_TABLE_FULL;
-	reason = flow_admit(&p->key, &p->in6, &p->at);
-	if (reason)
-		sample_keep(&p->key, &p->in6, about(reason, 0, 0));
-	return reason;
-}
-
-/* For explain. Not static, as claim_aside() is not. */
+/* For explain. Not static, as slot_sweep() is not. */
 __noinline int sample_aside(struct __sk_buff *skb, __u32 reason)
 {
 	sample_frame((void *)(long)skb->data, (void *)(long)skb->data_end, skb->ifindex,
@@ -227,9 +202,12 @@ static __always_inline int judge(struct __sk_buff *skb, struct sk_buff *k, struc
 	if (rarely(!s)) {
 		struct first first = { .key = f->key, .in6 = f->in6 };
 
-		reason = claim_aside(&first);
-		if (reason)	/* of which the verifier knows nothing */
+		reason = flow_admit(&first);
+		if (reason) {
+			sample_keep(&first.key, &first.in6, about(reason, 0, 0));
+			/* the verifier knows nothing of it */
 			return pass(c, reason == REASON_SOURCE_FULL ? REASON_SOURCE_FULL : REASON_TABLE_FULL, counted);
+		}
 		at = first.at;
 		s = slot_at(at.bucket, at.way);
 	}
@@ -306,7 +284,7 @@ int shunt_after_xdp(struct __sk_buff *skb)
 	return leave(c, REASON_JUDGED, NEXT);
 }
 
-/* Not static, as claim_aside() is not. */
+/* Not static, as slot_sweep() is not. */
 __noinline int egress_sighted(struct __sk_buff *skb, struct sighting *g, struct tally *c, __u32 lsp)
 {
 	enum reason reason;

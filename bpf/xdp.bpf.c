@@ -26,45 +26,20 @@ static __always_inline void mark(struct xdp_md *ctx)
 		m->magic = MARK;
 }
 
-struct flow {
-	struct flow_key key;
-	struct flow_words in6;
-};
-
-/* The first packet of a flow. */
-static __noinline enum reason claim_aside(const struct flow *w)
+static __always_inline int out(__u32 port, enum reason reason, int verdict)
 {
-	struct place at = {};
-	enum reason reason = flow_admit(&w->key, &w->in6, &at);
-	struct slot *s;
-
-	if (reason) {
-		if (over_rate(reason))
-			reason = REASON_POLICED;
-		sample_keep(&w->key, &w->in6, about(reason, 0, 0));
-		return reason;
-	}
-	s = &bucket_at(at.bucket)->way[at.way % WAYS];
-	s->count = 1;
-	if (ctl.threshold > 1)
-		return REASON_BELOW_THRESHOLD;
-	s->given = 1;
-	return s->why = REASON_LEARNING;
+	return leave(tally_of(this_cpu(), STAGE_XDP, port), reason, verdict);
 }
 
-static __always_inline int out(const struct frame *f, enum reason reason, int verdict)
-{
-	return leave(tally_of(this_cpu(), STAGE_XDP, f->port), reason, verdict);
-}
-
-static __always_inline int punt(struct xdp_md *ctx, const struct frame *f, struct slot *s, enum reason reason)
+/* To the kernel. Not static, as slot_sweep() is not; nor are the others that a hit does not come to. */
+__noinline int punt(struct xdp_md *ctx, struct slot *s, __u32 reason)
 {
 	if (is_due(reason) || reason == REASON_TC_WAY || reason == REASON_DRAINING) {
 		if (s)
 			s->given++;
 		mark(ctx);
 	}
-	return out(f, reason, XDP_PASS);
+	return out(ctx->ingress_ifindex, reason, XDP_PASS);
 }
 
 /* When the lease ends, hits of this NAPI poll may still wait in the devmap's bulk queue
@@ -95,6 +70,35 @@ static __always_inline enum reason excluded(const struct frame *f)
 	return is_group(f) ? REASON_NOT_HOST : REASON_HIT;
 }
 
+/* While TCP is the kernel's, neither does one of it. */
+static __always_inline int is_off(__u8 proto)
+{
+	return proto == IPPROTO_TCP && ctl.tcp_off;
+}
+
+static __always_inline struct frame frame_of(const struct xdp_md *ctx)
+{
+	return (struct frame){
+		.data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end, .port = ctx->ingress_ifindex,
+	};
+}
+
+/* The same for a packet that way() found nothing wrong with, as far as it is asked for. */
+static __always_inline int packet_of(struct frame *f, const struct xdp_md *ctx)
+{
+	word *w;
+
+	*f = frame_of(ctx);
+	f->family = within(f, f->data, ETH_HLEN) && ether_type(f) == wire16(ETH_P_IP) ? 4 : 6;
+	if (!frame_fits(f, f->family))
+		return 0;
+	frame_point(f, f->family);
+	f->proto = protocol_of(f);
+	w = f->l3;
+	f->l4_len = f->family == 4 ? (__u16)__builtin_bswap32(w[0]) - (__u32)sizeof(struct iphdr) : __builtin_bswap32(w[1]) >> 16;
+	return 1;
+}
+
 /* Why a frame that holds no whole IP header and what flows are told apart by is not for us. */
 static __always_inline enum reason why_not_whole(const struct frame *f)
 {
@@ -106,77 +110,102 @@ static __always_inline enum reason why_not_whole(const struct frame *f)
 	return type == wire16(ETH_P_IP) || type == wire16(ETH_P_IPV6) ? REASON_RUNT : why_not_ip(type);
 }
 
+/* For explain. */
+__noinline int sample_aside(struct xdp_md *ctx, __u32 reason)
+{
+	sample_frame((void *)(long)ctx->data, (void *)(long)ctx->data_end, ctx->ingress_ifindex, 0, reason);
+	return 0;
+}
+
 /* Out to the kernel by a reason that no slot remembers, unless it is over its rate; HIT: it is
- * still to be found. It asks for the context alone, and so for no register on the way of a hit.
- * Not static, as flow_close() is not. */
+ * still to be found. It asks for the context alone, and so for no register on the way of a hit. */
 __noinline int refused(struct xdp_md *ctx, __u32 reason)
 {
-	struct frame f;
+	struct frame f = frame_of(ctx);
 
-	f.data = (void *)(long)ctx->data;
-	f.end = (void *)(long)ctx->data_end;
-	f.port = ctx->ingress_ifindex;
 	if (!reason)
 		reason = ctl.paused ? REASON_PAUSED : why_not_whole(&f);
 	/* the rest of a long frame is in fragments, which TC need not care about */
 	if ((reason == REASON_MALFORMED || reason == REASON_RUNT) && bpf_xdp_get_buff_len(ctx) > f.end - f.data)
-		return punt(ctx, &f, 0, REASON_TC_WAY);
+		return punt(ctx, 0, REASON_TC_WAY);
 	if (!is_odd(reason) && over_rate(reason))	/* of those refuse() has asked */
 		reason = REASON_POLICED;
 	if (reason != REASON_PAUSED && reason != REASON_TCP_IMPLAUSIBLE)
-		sample_frame(f.data, f.end, f.port, 0, reason);
-	return out(&f, reason, reason == REASON_POLICED || reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
+		sample_aside(ctx, reason);
+	return out(f.port, reason, reason == REASON_POLICED || reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
 }
 
 /* What parse.h found a reason in. */
-static __always_inline int refuse(struct xdp_md *ctx, struct frame *f, enum reason reason)
+__noinline int refuse(struct xdp_md *ctx, __u32 reason)
 {
+	struct frame f;
+
+	if (!packet_of(&f, ctx))	/* never, but the verifier asks */
+		return refused(ctx, reason);
 	if (ctl.paused)
-		return out(f, REASON_PAUSED, XDP_PASS);
-	if (is_group(f))
+		return out(f.port, REASON_PAUSED, XDP_PASS);
+	if (is_group(&f))
 		return refused(ctx, REASON_NOT_HOST);
 	if (reason == REASON_TCP_CLOSE || reason == REASON_TCP_SYN) {
 		if (over_rate(reason))
-			return out(f, REASON_POLICED, XDP_DROP);
-		reason = close_by(f, reason);
-		return out(f, reason, reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
+			return out(f.port, REASON_POLICED, XDP_DROP);
+		reason = close_by(&f, reason);
+		return out(f.port, reason, reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
 	}
 	if (is_odd(reason))
 		reason = over_rate(reason) ? REASON_POLICED : close_odd(ctx, ctx->ingress_ifindex, bpf_xdp_get_buff_len(ctx), reason);
 	return refused(ctx, reason);
 }
 
-/* No slot has the packet's key. */
-static __always_inline int unknown(struct xdp_md *ctx, struct frame *f)
+/* The first packet of a flow: no slot has its key. */
+__noinline int unknown(struct xdp_md *ctx, struct first *first)
 {
-	struct flow flow = { .key = f->key, .in6 = f->in6 };
-	enum reason reason = excluded(f);
+	struct frame f = frame_of(ctx);
+	enum reason reason;
+	struct slot *s;
 
+	if (!first || !within(&f, f.data, ETH_HLEN))	/* never, but the verifier asks */
+		return XDP_PASS;
+	reason = excluded(&f);
 	if (reason)
 		return refused(ctx, reason);
-	if (f->proto == IPPROTO_TCP && ctl.tcp_off)
-		return out(f, REASON_TCP_OFF, XDP_PASS);
-	reason = claim_aside(&flow);
-	if (reason == REASON_POLICED)
-		return out(f, reason, XDP_DROP);
-	return punt(ctx, f, 0, reason);
+	if (is_off(proto_of(&first->key)))
+		return out(f.port, REASON_TCP_OFF, XDP_PASS);
+	reason = flow_admit(first);
+	if (reason) {
+		if (over_rate(reason))
+			reason = REASON_POLICED;
+		sample_keep(&first->key, &first->in6, about(reason, 0, 0));
+		forget(reason);		/* where it comes from: the verifier knows less of that */
+		return out(f.port, reason, reason == REASON_POLICED ? XDP_DROP : XDP_PASS);
+	}
+	s = slot_at(first->at.bucket, first->at.way);
+	s->count = 1;
+	if (ctl.threshold > 1)
+		return out(f.port, REASON_BELOW_THRESHOLD, XDP_PASS);
+	s->why = REASON_LEARNING;
+	return punt(ctx, s, REASON_LEARNING);
 }
 
 /* The slot is not simply good. HIT: it may be used all the same. */
-static __always_inline enum reason doubt(struct frame *f, struct slot *s, struct place *at)
+__noinline enum reason doubt(struct xdp_md *ctx, struct slot *s, __u32 *seq)
 {
-	enum reason reason = excluded(f);
+	enum reason reason;
+	struct frame f;
 
+	if (!s || !seq || !packet_of(&f, ctx))	/* never, but the verifier asks */
+		return REASON_RUNT;
+	reason = excluded(&f);
 	if (reason)
 		return reason;
-	if (f->proto == IPPROTO_TCP && ctl.tcp_off)
+	if (is_off(f.proto))
 		return REASON_TCP_OFF;
-	reason = flow_check(s, f);
-	if (reason && (reason != REASON_LEASE_ENDED || flow_differs(s, f) || !(s->flags & SLOT_XDP) || !poll_goes_on(s, f->port)))
-		return flow_slow(s, f, reason);
+	reason = flow_check(s, &f);
+	if (reason && (reason != REASON_LEASE_ENDED || flow_differs(s, &f) || !(s->flags & SLOT_XDP) || !poll_goes_on(s, f.port)))
+		return flow_slow(s, &f, reason);
 	if (!(s->flags & SLOT_XDP))
 		return REASON_TC_WAY;
-	return s->flags & SLOT_DRAIN && !flow_drained(s, at) ? REASON_DRAINING : REASON_HIT;
+	return s->flags & SLOT_DRAIN && !flow_drained(s, seq) ? REASON_DRAINING : REASON_HIT;
 }
 
 /* Family and, for most packets, protocol are constants here: each copy of this function does
@@ -193,30 +222,36 @@ static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 f
 	f->len = f->end - f->data;
 	reason = f->family == 4 ? parse_ipv4(f) : parse_ipv6(f);
 	if (rarely(reason))
-		return refuse(ctx, f, reason);
+		return refuse(ctx, reason);
 	take_key(f);
 	s = flow_find(&f->key, &f->in6, &at);
-	if (rarely(!s))
-		return unknown(ctx, f);
+	if (rarely(!s)) {
+		struct first first = { .key = f->key, .in6 = f->in6 };
+
+		return unknown(ctx, &first);
+	}
 	if (rarely(!flow_good(s, f, now))) {
-		if (flow_young(s, now) && !excluded(f) && !(f->proto == IPPROTO_TCP && ctl.tcp_off)) {
+		__u32 seq = at.seq;
+
+		if (flow_young(s, now) && !excluded(f) && !is_off(f->proto)) {
 			flow_one_more(s, f, now);
-			return out(f, REASON_BELOW_THRESHOLD, XDP_PASS);
+			return out(f->port, REASON_BELOW_THRESHOLD, XDP_PASS);
 		}
-		reason = doubt(f, s, &at);
+		reason = doubt(ctx, s, &seq);
 		if (reason)
-			return punt(ctx, f, s, reason);
+			return punt(ctx, s, reason);
+		at.seq = seq;
 	}
 	if (rarely(f->l3_len > s->mtu)) {
 		flow_evidence(s, f);
 		s->why = REASON_OVER_MTU;
 		if (over_rate(REASON_OVER_MTU))
-			return out(f, REASON_POLICED, XDP_DROP);
-		return out(f, REASON_OVER_MTU, XDP_PASS);
+			return out(f->port, REASON_POLICED, XDP_DROP);
+		return out(f->port, REASON_OVER_MTU, XDP_PASS);
 	}
 	rewrite_copy(&rw, s, f->family);
 	if (rarely(flow_torn(s, &at)))
-		return out(f, REASON_BUSY, XDP_PASS);
+		return out(f->port, REASON_BUSY, XDP_PASS);
 	edit(f, &rw, 1);
 	flow_count(s, f, 1, f->l3_len);
 	/* Padding or a trailer, which may go on in fragments: the kernel would not forward it
@@ -224,16 +259,16 @@ static __always_inline int way(struct xdp_md *ctx, struct frame *f, const __u8 f
 	 * bpf_xdp_adjust_tail() refuses only what would cut into the Ethernet header. */
 	if (rarely(trailer_of(f)) &&
 	    bpf_xdp_adjust_tail(ctx, (int)(ETH_HLEN + f->l3_len) - (int)bpf_xdp_get_buff_len(ctx)))
-		return out(f, REASON_MALFORMED, XDP_DROP);
+		return out(f->port, REASON_MALFORMED, XDP_DROP);
 	/* Last, since a call makes a program put aside what it holds in registers. It fails if
 	 * the egress went this very moment; before the daemon takes one away it makes sure that
 	 * no entry names it (Plane.withdraw()). The flow's next packet is the kernel's. */
 	if (rarely(bpf_redirect_map(&tx, rw.tx, XDP_DROP) != XDP_REDIRECT)) {
 		s->state = SLOT_SEEN;
 		s->why = REASON_EGRESS_GONE;
-		return out(f, REASON_EGRESS_GONE, XDP_DROP);
+		return out(f->port, REASON_EGRESS_GONE, XDP_DROP);
 	}
-	return out(f, REASON_HIT, XDP_REDIRECT);
+	return out(f->port, REASON_HIT, XDP_REDIRECT);
 }
 
 /* All but IPv4. */
