@@ -129,7 +129,8 @@ func (p *Plane) newTables(size LabelSizes) (*tables, error) {
 			delete(spec.Variables, strings.TrimPrefix(name, ".data."))
 		}
 	}
-	coll, err := loadOver(spec, ebpf.CollectionOptions{MapReplacements: p.maps})
+	coll, err := loadOver(spec, ebpf.CollectionOptions{MapReplacements: p.maps, Cache: p.types})
+	p.types = nil // large; who makes tables anew reads it again
 	if err != nil {
 		return nil, fmt.Errorf("label switching: %w", err)
 	}

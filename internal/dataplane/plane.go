@@ -71,6 +71,7 @@ type Plane struct {
 	count *ebpf.Memory
 	sent  *ebpf.Memory
 	notes *ebpf.Memory
+	types *btf.Cache // the kernel's, for the programs that the first label tables come with
 
 	refused map[int]error // ports without the XDP program that is wanted, by ifindex
 	table   table
@@ -220,8 +221,8 @@ func cpus() int { return 1 << bits.Len(uint(ebpf.MustPossibleCPU()-1)) }
 
 // load makes the three objects over one set of maps and pins those that are new.
 func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
-	cache := btf.NewCache()
-	opts := ebpf.CollectionOptions{MapReplacements: pinned, Cache: cache}
+	p.types = btf.NewCache()
+	opts := ebpf.CollectionOptions{MapReplacements: pinned, Cache: p.types}
 	object := func(read func() (*ebpf.CollectionSpec, error)) (*ebpf.Collection, error) {
 		c, err := loadObject(read, o, opts)
 		if err != nil {
