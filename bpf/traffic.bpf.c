@@ -348,8 +348,23 @@ static __always_inline __u64 sum(struct scratch *s, __u32 from, __u32 to, __u64 
 	return seed + (__u32)bpf_csum_diff(0, 0, (void *)&s->frame[from], len, 0);
 }
 
-/* The whole frame is what the generator would have sent, but for what a router may change. */
-static __noinline int verify(struct xdp_md *ctx, struct totals *t, __u32 mark, __u8 proto)
+/* Is the word at `at`, as far as the frame goes, another than `want`? Not static: the verifier looks at such a
+ * function once, for any arguments, and not for each word, protocol and place of the mark. */
+__noinline int differs(const struct scratch *s, __u32 at, __u32 len, __u64 want)
+{
+	__u64 differ;
+
+	if (!s || at >= TRAFFIC_FRAME || at >= len)
+		return 0;
+	differ = AT64(&s->frame[at]) ^ want;
+	if (at + 8 > len)
+		differ &= (1ull << (len - at) * 8) - 1;
+	return differ != 0;
+}
+
+/* The whole frame is what the generator would have sent, but for what a router may change. Not static, as
+ * differs() is not. */
+__noinline int verify(struct xdp_md *ctx, struct totals *t, __u32 mark, __u8 proto)
 {
 	__u32 zero = 0, len = bpf_xdp_get_buff_len(ctx), ip = ip_at(), l4, ip_len;
 	struct scratch *s = bpf_map_lookup_elem(&traffic_scratch, &zero);
@@ -390,15 +405,10 @@ static __noinline int verify(struct xdp_md *ctx, struct totals *t, __u32 mark, _
 	__u32 at = mark + TRAFFIC_MARK;
 
 	for (int i = 0; i < TRAFFIC_FRAME / 8; i++, at += 8) {
-		if (at >= len || at >= TRAFFIC_FRAME)
+		if (at >= len)
 			break;
 		want += PATTERN;
-
-		__u64 differs = AT64(&s->frame[at]) ^ want;
-
-		if (at + 8 > len)
-			differs &= (1ull << (len - at) * 8) - 1;
-		if (differs) {
+		if (differs(s, at, len, want)) {
 			t->bad_payload++;
 			break;
 		}
