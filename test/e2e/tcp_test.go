@@ -39,7 +39,7 @@ const (
 	basePort  = 20000
 	bulk      = 50000 // bytes in one piece
 	tcpPort   = 5201
-	patience  = 10 * time.Second
+	patience  = 30 * time.Second
 	closeTime = 4 // seconds, the longest timeout of a connection that ends
 )
 
@@ -53,13 +53,21 @@ func afterFIN(i int) int {
 	return bulk
 }
 
-// turns is how many half-closed connections carry that at a time.
-var turns = make(chan struct{}, 4)
+// turns limit how many connections send at a time, to what fits into veth's rings: what does not is
+// lost, and who resets a connection then has not sent its last byte yet.
+type turns chan struct{}
+
+// take waits for a turn, and returns how to give it back.
+func (t turns) take() (give func()) {
+	t <- struct{}{}
+	return func() { <-t }
+}
+
+var halfClosed = make(turns, 4)
 
 // hearOut ends a direction and takes what still comes from the other one.
 func hearOut(c *net.TCPConn, i int) error {
-	turns <- struct{}{}
-	defer func() { <-turns }()
+	defer halfClosed.take()()
 	if err := c.CloseWrite(); err != nil {
 		return err
 	}
@@ -134,14 +142,16 @@ func tcpScript(t *testing.T, way string, o lab.Offloads) (atEnd, later map[int]o
 	}
 	release := make(chan struct{})
 	defer close(release)
+	some, few := make(turns, 16), make(turns, 4)
 	s := &tcpServer{t: t, release: release}
 	s.listen(r)
 
 	all := r.dialAll()
-	each := func(what string, f func(*tcpClient) error) {
+	each := func(what string, few turns, f func(*tcpClient) error) {
 		var g sync.WaitGroup
 		for _, c := range all {
 			g.Go(func() {
+				defer few.take()()
 				c.SetDeadline(time.Now().Add(patience))
 				if err := f(c); err != nil {
 					t.Errorf("connection %d (ending %d): %s: %v", c.i, c.end, what, err)
@@ -150,8 +160,8 @@ func tcpScript(t *testing.T, way string, o lab.Offloads) (atEnd, later map[int]o
 		}
 		g.Wait()
 	}
-	each("greeting", func(c *tcpClient) error { _, err := c.Write([]byte{byte(c.i), byte(c.i >> 8)}); return err })
-	chat := func() { each("chat", (*tcpClient).chat) }
+	each("greeting", some, func(c *tcpClient) error { _, err := c.Write([]byte{byte(c.i), byte(c.i >> 8)}); return err })
+	chat := func() { each("chat", some, (*tcpClient).chat) }
 	chat()
 	if way == "kernel" {
 		chat()
@@ -159,12 +169,12 @@ func tcpScript(t *testing.T, way string, o lab.Offloads) (atEnd, later map[int]o
 		r.eventually("every connection is armed both ways", patience, func() bool { chat(); return r.armedTCP(way) == 2*conns })
 	}
 	before := r.hits(way)
-	each("bulk", func(c *tcpClient) error { return c.echo(pattern(c.i, bulk)) })
+	each("bulk", few, func(c *tcpClient) error { return c.echo(pattern(c.i, bulk)) })
 	// TC counts a packet of many segments once
 	if hits := r.hits(way) - before; way != "kernel" && hits < conns*2*2 {
 		t.Errorf("%d hits while %d bytes went both ways: the test did not test", hits, conns*bulk)
 	}
-	each("end", (*tcpClient).finish)
+	each("end", make(turns, conns), func(c *tcpClient) error { return c.finish(some) })
 	s.settled(r)
 	atEnd = r.outcomes()
 	time.Sleep((closeTime + 2) * time.Second)
@@ -283,15 +293,20 @@ func expectError(c io.Reader, want error) error {
 }
 
 // finish ends the connection from the client's side.
-func (c *tcpClient) finish() error {
-	if _, err := c.Write([]byte{endCommand}); err != nil {
-		return err
-	}
-	if err := expect(c, []byte{endCommand}); err != nil {
+func (c *tcpClient) finish(some turns) error {
+	if err := c.lastWords(some); err != nil {
 		return err
 	}
 	return play(c.TCPConn, c.i, c.end == clientFIN || c.end == clientHalf || c.end == clientHalfOpen,
 		c.end == clientRST, c.end, nil)
+}
+
+func (c *tcpClient) lastWords(some turns) error {
+	defer some.take()()
+	if _, err := c.Write([]byte{endCommand}); err != nil {
+		return err
+	}
+	return expect(c, []byte{endCommand})
 }
 
 // play is either side's part of an ending: `first` ends its direction first, `resets` does
