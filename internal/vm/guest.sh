@@ -16,6 +16,7 @@ mount -t cgroup2 cgroup /sys/fs/cgroup
 hostname vm
 ip link set lo up
 ulimit -n 65536
+echo "$timer_slack" >/proc/$$/timerslack_ns # what is started from here inherits it
 
 # The ports' numbers are given by the host, their device's is not. To the first goes what
 # the command says: through a pipe, because a port can be opened but once.
