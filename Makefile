@@ -58,7 +58,7 @@ test: root build lint ## check and test everything, Debian's kernels in short; n
 	go test -count=1 -p 1 -timeout 30m ./...
 
 test-vm: root build ## run all of e2e and twin under Debian's kernel 6.12, emulated; minutes
-	go test -count=1 -v -timeout 1h ./test/vm -full
+	go test -count=1 -v -parallel 3 -timeout 1h ./test/vm -full
 
 interop: root build ## send a million packets over paths of shunt's and the kernel's MPLS, in Debian's kernel 6.12, emulated; ten minutes
 	go test -count=1 -v -timeout 1h ./test/vm -run TestSuites -suite interop

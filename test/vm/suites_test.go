@@ -2,7 +2,7 @@
 // has all that users' kernels have, and what is too old for shunt under 6.1.
 //
 //	go test ./test/vm                          a few of their tests: part of `make test`
-//	go test -v -timeout 1h ./test/vm -full     all of them: `make test-vm`
+//	go test -v -parallel 3 -timeout 1h ./test/vm -full     all of them: `make test-vm`
 //	go test -v ./test/vm -suite e2e -tests X   those that match, as -run says it
 //	go test -v ./test/vm -suite change         every kind of change, once
 //	go test -v ./test/vm -suite interop        paths of shunt's and the kernel's label switching
@@ -53,14 +53,15 @@ var short = map[string][]run{"short": {
 // slower are flags for suites that send at a rate: a guest has a tenth of the breath.
 var slower = map[string]string{"change": "-each=5ms -times=1"}
 
-// long are the tests that make two guests take about the same time if they change over.
-const long = "^(TestTrafficSurvives|TestConnectionSurvives|TestEventStorm|TestExclude|TestRefusedPorts|TestLabelsUnderTraffic)$"
+// half are the tests of e2e that take about as long as the others.
+const half = "^Test([A-I]|La)"
 
-// all are two guests, one for each of two processors. Random traffic is not for them: what
-// differs between kernels, and a frame that does, is found here.
+// all are three guests, for two processors: one or another always waits. Random traffic is not for them:
+// what differs between kernels, and a frame that does, is found here.
 var all = map[string][]run{
-	"one": {{"twin", "-test.skip=^TestFuzz$", ""}, {"e2e", "-test.run=" + long, ""}},
-	"two": {{"e2e", "-test.skip=" + long, ""}},
+	"twin":  {{"twin", "-test.skip=^TestFuzz$", ""}},
+	"e2e 1": {{"e2e", "-test.run=" + half, ""}},
+	"e2e 2": {{"e2e", "-test.skip=" + half, ""}},
 }
 
 func TestSuites(t *testing.T) {
