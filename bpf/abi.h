@@ -24,7 +24,7 @@ enum abi {
 	TALLY = 128,		/* counters in a row: whole cache lines, no two CPUs share one */
 	RATES = 64,		/* reasons that may be given a rate: the first of them */
 	SLOT_SIZE = 192,	/* three cache lines; an IPv4 hit in the first of four places touches two */
-	SIGHTING_SIZE = 192,	/* three, but only two where policy has no rules */
+	SIGHTING_SIZE = 192,	/* three, the last of which TC egress writes */
 	GEN_NEVER = 0,		/* no generation has this number */
 	SOURCE_BITS = 16,	/* of the number by which a source's slots are counted */
 	BUCKETS = 16,		/* in the object; the daemon makes the table as large as it is told to */

@@ -36,8 +36,11 @@ static __noinline enum reason set_out(struct xdp_md *ctx, __u32 class, __u32 nhl
 		.row = row_of_nhlfe(nhlfe), .octets = bpf_xdp_get_buff_len(ctx) - ETH_HLEN,
 	};
 	struct relabel r = {};
-	enum reason reason = walk(ctx, &w);
+	enum reason reason;
 
+	if (!w.row)			/* walk() would look a label up */
+		return REASON_MPLS_DISCARD;
+	reason = walk(ctx, &w);
 	if (!reason && w.end != NHLFE_SEND)
 		return REASON_MPLS_MALFORMED;	/* the daemon takes no such FTN */
 	if (!reason)

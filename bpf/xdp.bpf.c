@@ -83,7 +83,7 @@ static __always_inline struct frame frame_of(const struct xdp_md *ctx)
 	};
 }
 
-/* The same for a packet that way() found nothing wrong with, as far as it is asked for. */
+/* The same for a packet that has got as far as way(); if nothing was wrong with it there, with its length. */
 static __always_inline int packet_of(struct frame *f, const struct xdp_md *ctx)
 {
 	word *w;
@@ -165,7 +165,7 @@ __noinline int unknown(struct xdp_md *ctx, struct first *first)
 	struct slot *s;
 
 	if (!first || !within(&f, f.data, ETH_HLEN))	/* never, but the verifier asks */
-		return XDP_PASS;
+		return out(f.port, REASON_RUNT, XDP_PASS);
 	reason = excluded(&f);
 	if (reason)
 		return refused(ctx, reason);
