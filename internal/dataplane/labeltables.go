@@ -99,6 +99,8 @@ func (s LabelSizes) fits() error {
 
 // newTables makes empty ones.
 func (p *Plane) newTables(size LabelSizes) (*tables, error) {
+	types := p.types
+	p.types = nil // large; who makes tables anew reads it again
 	nhlfes, segments := power(size.NHLFEs), power(max(size.Labels, size.NHLFEs))
 	records, choices := 2*nhlfes, max(nhlfes/choiceShare, 64)
 	if err := size.fits(); err != nil {
@@ -129,8 +131,7 @@ func (p *Plane) newTables(size LabelSizes) (*tables, error) {
 			delete(spec.Variables, strings.TrimPrefix(name, ".data."))
 		}
 	}
-	coll, err := loadOver(spec, ebpf.CollectionOptions{MapReplacements: p.maps, Cache: p.types})
-	p.types = nil // large; who makes tables anew reads it again
+	coll, err := loadOver(spec, ebpf.CollectionOptions{MapReplacements: p.maps, Cache: types})
 	if err != nil {
 		return nil, fmt.Errorf("label switching: %w", err)
 	}
