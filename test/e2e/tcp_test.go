@@ -39,8 +39,9 @@ const (
 	basePort  = 20000
 	bulk      = 50000 // bytes in one piece
 	tcpPort   = 5201
-	patience  = 30 * time.Second
-	closeTime = 4 // seconds, the longest timeout of a connection that ends
+	patience  = 10 * time.Second
+	ioTime    = 30 * time.Second // with the wait for a turn
+	closeTime = 4                // seconds, the longest timeout of a connection that ends
 )
 
 // afterFIN is how much the other direction of connection i carries after the first FIN:
@@ -138,7 +139,8 @@ func tcpScript(t *testing.T, way string, o lab.Offloads) (atEnd, later map[int]o
 	r := newRig(t, lab.FirewallOptions{NAT: lab.NATMasquerade, Offloads: o})
 	r.calm()
 	if way != "kernel" {
-		r.start(program, with("--xdp", map[string]string{"xdp": "on", "tc": "off"}[way])...)
+		// leases that last to the end: what ends then was not in conntrack's sight for long
+		r.start(program, with("--lease", "30s", "--xdp", map[string]string{"xdp": "on", "tc": "off"}[way])...)
 	}
 	release := make(chan struct{})
 	defer close(release)
@@ -147,12 +149,12 @@ func tcpScript(t *testing.T, way string, o lab.Offloads) (atEnd, later map[int]o
 	s.listen(r)
 
 	all := r.dialAll()
-	each := func(what string, few turns, f func(*tcpClient) error) {
+	each := func(what string, limit turns, f func(*tcpClient) error) {
 		var g sync.WaitGroup
 		for _, c := range all {
 			g.Go(func() {
-				defer few.take()()
-				c.SetDeadline(time.Now().Add(patience))
+				defer limit.take()()
+				c.SetDeadline(time.Now().Add(ioTime))
 				if err := f(c); err != nil {
 					t.Errorf("connection %d (ending %d): %s: %v", c.i, c.end, what, err)
 				}

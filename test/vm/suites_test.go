@@ -1,11 +1,11 @@
 // Package vm runs the suites under Debian's kernels, emulated (internal/vm): under 6.12, which
 // has all that users' kernels have, and what is too old for shunt under 6.1.
 //
-//	go test ./test/vm                          a few of their tests: part of `make test`
-//	go test -v -parallel 3 -timeout 1h ./test/vm -full     all of them: `make test-vm`
-//	go test -v ./test/vm -suite e2e -tests X   those that match, as -run says it
-//	go test -v ./test/vm -suite change         every kind of change, once
-//	go test -v ./test/vm -suite interop        paths of shunt's and the kernel's label switching
+//	go test ./test/vm                                   a few of their tests: part of `make test`
+//	go test -v -parallel 3 -timeout 1h ./test/vm -full  all of them: `make test-vm`
+//	go test -v ./test/vm -suite e2e -tests X            those that match, as -run says it
+//	go test -v ./test/vm -suite change                  every kind of change, once
+//	go test -v ./test/vm -suite interop                 paths of shunt's and the kernel's label switching
 //
 // The suites are those of test/e2e, test/twin, test/change and test/interop, unchanged: compiled here, run there as
 // root. In the guest a second is a thousand million instructions, however busy this machine
