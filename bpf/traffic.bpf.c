@@ -72,6 +72,7 @@ struct frame_template {
 	__u32 id_at;		/* IPv4 id: the port's number once more, for fragments */
 	__u32 seq_at;		/* TCP sequence number: all over its space */
 	__u32 stay;		/* frames of a flow in a row; 0: one */
+	__u32 room;		/* bytes in front of the frame that are not sent: headroom for the router */
 	__u32 label_at, entry;	/* label stack entry, and that of flow 0: the label rises by one with the flow */
 };
 
@@ -103,6 +104,10 @@ int traffic_generate(struct xdp_md *ctx)
 {
 	const volatile struct frame_template *t = &traffic_template;
 	struct cursor *c = &traffic_cursor;
+
+	if (t->room && bpf_xdp_adjust_head(ctx, t->room))
+		return XDP_DROP;
+
 	__u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u32 head = t->head, flows = t->flows, mark_at = t->mark_at;
 	__u32 now = c->flow, flow = now, seq = c->seq;

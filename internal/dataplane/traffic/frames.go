@@ -41,7 +41,8 @@ const (
 	MaxFlows = int(bpfTrafficTRAFFIC_FLOWS)
 	MaxLabel = 1<<20 - 1
 
-	labelSize = 4 // bytes of one entry of a label stack
+	maxRoom   = 64 // bytes: a stack of labels, or another header, and well within the frame's page
+	labelSize = 4  // bytes of one entry of a label stack
 
 	portsPerGroup = 1 << bpfTrafficTRAFFIC_PORT_BITS
 )
@@ -66,6 +67,10 @@ type Frames struct {
 	Label              uint32 // MPLS, between Ethernet and IP, TTL as that of IP; 0: none
 	Beneath            uint32 // another one beneath Label, at the bottom of the stack; 0: none
 	Labels             bool   // that is of flow 0, the next flow has the next one, and so on
+	// Room is how many bytes of headroom frames have beyond the 256 of XDP: what is pushed in front of
+	// them. Without it the stack's frame that has grown is copied by the veth that hands it to a sink
+	// (skb_pp_cow_data); one that XDP redirects is not.
+	Room int
 
 	// What attackers send. None of it changes what the mark says.
 	Flags    uint8 // of TCP; 0: ACK
@@ -139,6 +144,8 @@ func (f *Frames) check() error {
 		return fmt.Errorf("traffic: label %d beneath %d: it must be at most %d, and one above it", f.Beneath, f.Label, MaxLabel)
 	case f.Fragment && f.Source.Addr().Is6(), f.Protocol != TCP && (f.Flags != 0 || f.Sweep), f.Stay < 0:
 		return fmt.Errorf("traffic: fragments are of IPv4, flags and sequence numbers of TCP, and no flow stays for %d frames", f.Stay)
+	case f.Room < 0 || f.Room > maxRoom:
+		return fmt.Errorf("traffic: %d bytes of room: at most %d", f.Room, maxRoom)
 	case f.Flows < 0 || f.Flows > MaxFlows:
 		return fmt.Errorf("traffic: %d flows: at most %d", f.Flows, MaxFlows)
 	case int(vary.Port())+min(f.Flows, portsPerGroup) > 1<<16:
@@ -211,7 +218,7 @@ func (f *Frames) template() (frame []byte, t bpfFrameTemplate) {
 	t.Step = f.step()
 	t.MarkAt = uint32(l.payload)
 	f.vary(l, &t)
-	t.Stay = uint32(f.Stay)
+	t.Stay, t.Room = uint32(f.Stay), uint32(f.Room)
 	if f.Labels {
 		t.LabelAt, t.Entry = 14, f.entry()
 	}

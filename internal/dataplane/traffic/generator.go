@@ -70,7 +70,7 @@ func NewGenerator(c Config) (*Generator, error) {
 }
 
 func load(c Config, frame []byte, template bpfFrameTemplate) (*Generator, error) {
-	g := &Generator{config: c, frame: frame}
+	g := &Generator{config: c, frame: append(make([]byte, c.Room), frame...)}
 	flows := uint64(c.Flows)
 	err := loadProgram(&g.objects, map[string]any{
 		bpfVarTrafficTemplate: template,
