@@ -33,7 +33,7 @@ type InstructionsCase struct {
 	Title string `json:"title"`
 	Flows int    `json:"flows"`
 	Bytes int    `json:"bytes"` // of Ethernet, without FCS
-	// Over says what Net leaves out: generator and sink, or another case.
+	// Over says what Net leaves out: generator and sink, or another case's Net.
 	Over      string   `json:"over"`
 	Gross     Spread   `json:"gross"` // generator, way and sink
 	Net       Spread   `json:"net"`
@@ -82,7 +82,7 @@ func Instructions(ctx context.Context, o InstructionsOptions) (*InstructionsRepo
 	}
 	report := &InstructionsReport{Head: o.head("instructions", 2,
 		"Instructions of the kernel per frame, 64 bytes of UDP, over generator and sink",
-		fmt.Sprintf("Debian's kernel under QEMU, one processor, one instruction a nanosecond; %d frames a sample, mean of the middle half of %d samples; each round is a boot", burst, samples)),
+		fmt.Sprintf("Debian's kernel under QEMU, one processor, one instruction a nanosecond; what %d frames more take, least of %d, mean of the middle half of %d samples; each round is a boot", burst, repeats, samples)),
 		Frames: burst}
 	if len(o.Flows) > 0 {
 		report.Command += " --flows " + strings.Join(decimals(o.Flows), ",")
@@ -195,11 +195,11 @@ func (f *InstructionsReport) sum(cases []insnCase, flows []int, rounds []*Counte
 				row.Bytes = mine.Bytes
 				row.Samples = append(row.Samples, mine.Gross)
 				gross = append(gross, midmean(mine.Gross))
-				below := mine.Floor
+				over := midmean(mine.Gross) - midmean(mine.Floor)
 				if other := round.find(c.over, n); other != nil {
-					below = other.Gross
+					over -= midmean(other.Gross) - midmean(other.Floor)
 				}
-				net = append(net, midmean(mine.Gross)-midmean(below))
+				net = append(net, over)
 			}
 			row.Gross, row.Net = spreadOf(gross), spreadOf(net)
 			if row.Net.Median > 0 {

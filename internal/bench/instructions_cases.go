@@ -31,11 +31,15 @@ type frameKind struct {
 	label uint32
 	// another one, beneath that
 	beneath uint32
+	// headroom for what is pushed onto it: the sink's veth copies a frame that has less than 256 bytes
+	// (veth_xdp_rcv_skb), at 1,300 instructions that are none of the router's
+	room int
 }
 
 var (
 	ipv4    = frameKind{}
 	ipv6    = frameKind{v6: true}
+	pushed  = frameKind{room: 4}
 	labeled = frameKind{label: lab.LabelIn}
 	stacked = frameKind{label: lab.LabelOuter, beneath: lab.LabelIn}
 )
@@ -99,7 +103,7 @@ var insnCases = []insnCase{
 		tables: tables("pop"), way: byLabels},
 	{name: "shunt-pop", title: "shunt, MPLS pop, then a fast flow", lab: router, mode: Shunt, xdp: "on", frames: labeled,
 		tables: []string{"space set lan 0", "nhlfe add 1 pop deliver", fmt.Sprintf("ilm add %d nhlfe 1", lab.LabelIn)}, way: byXDP, alone: true},
-	{name: "shunt-push", title: "shunt, MPLS push onto a fast flow", lab: router, mode: Shunt, xdp: "on", frames: ipv4,
+	{name: "shunt-push", title: "shunt, MPLS push onto a fast flow", lab: router, mode: Shunt, xdp: "on", frames: pushed,
 		tables: []string{fmt.Sprintf("nhlfe add 1 push %d send dev wan via inet 198.19.0.2", lab.LabelOut), "ftn add 198.19.0.2/32 nhlfe 1"},
 		out:    lab.LabelOut, way: byXDP, alone: true},
 	{name: "shunt-pop-swap", title: "shunt, MPLS pop and swap", lab: router, mode: Shunt, xdp: "on", frames: stacked,
@@ -113,7 +117,7 @@ var insnCases = []insnCase{
 		labels: lab.MPLSPop, way: byKernel, probe: hasMPLS},
 	{name: "mpls-pop-swap", title: "kernel MPLS pop and swap", lab: router, mode: Kernel, frames: stacked,
 		labels: lab.MPLSPopSwap, out: lab.LabelOut, way: byOther, probe: hasMPLS},
-	{name: "mpls-push", title: "kernel MPLS push", lab: router, mode: Kernel, frames: ipv4,
+	{name: "mpls-push", title: "kernel MPLS push", lab: router, mode: Kernel, frames: pushed,
 		labels: lab.MPLSPush, out: lab.LabelOut, way: byKernel, probe: all(hasMPLS, kernelHas("mpls_xmit", "mpls_iptunnel"))},
 }
 
@@ -181,7 +185,7 @@ func InstructionCases() (names []string) {
 // frameOf lays out what a case's generator sends.
 func (c insnCase) frameOf(r *rig, flows int) traffic.Frames {
 	f := r.udp(frameSize, flows)
-	f.Label, f.Beneath = c.frames.label, c.frames.beneath
+	f.Label, f.Beneath, f.Room = c.frames.label, c.frames.beneath, c.frames.room
 	f.Labels = c.more > 0 && flows > 1
 	if c.frames.v6 {
 		f.Source = addr(r.top.Client.V6, f.Source)

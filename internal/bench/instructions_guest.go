@@ -7,28 +7,18 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
-	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"shunt/internal/api"
 	"shunt/internal/dataplane/traffic"
 )
 
 const (
-	// burst is how many frames are counted at a time: 50 to 400 ms of virtual time.
-	burst = 50000
-	// samples are counted of each case in a boot, each with so many more sk_buffs held.
-	samples, skbsStep = 12, 3
 	// insnConfig is the daemon's. The lease is long enough for warming up and all samples,
 	// as a renewal is none of a hit's cost; it is half of what conntrack gives UDP without a
 	// reply (30 s), and so the most. The table is that of a machine with 8 GB, not of the guest.
 	insnConfig = "lease = \"15s\"\nflows = 262144\n"
-	// A burst is sent again if some of it went another way, as it does when a lease ends.
-	tries = 18
 	// A million labels need a daemon and a guest with room for them.
 	manyConfig, manyMemory = "labels = 1048576\n", 6144
 	// Warming up: frames beside those of each flow, and pauses.
@@ -36,8 +26,6 @@ const (
 	heatPause    = 100 * time.Millisecond
 	heatPatience = 10 * time.Second
 	daemons      = 5 // are tried
-	// After this the daemon's threads have seen that they are to stop.
-	stopPause = 10 * time.Millisecond
 )
 
 // Counted is what one boot counted.
@@ -72,6 +60,9 @@ func CountInside(ctx context.Context, o InstructionsOptions) (*Counted, error) {
 	}
 	head := o.head("instructions", 1, "", "")
 	b := &boot{options: o.Options, flows: o.flows(), counted: Counted{Kernel: head.Kernel, CPU: head.CPU}, floors: map[floorKey][]float64{}}
+	if err := growNeighbours(); err != nil {
+		return nil, err
+	}
 	defer b.leave()
 	for _, c := range cases {
 		if err := b.count(ctx, c); err != nil {
@@ -94,6 +85,7 @@ type boot struct {
 type floorKey struct {
 	frames frameKind
 	flows  int
+	mode   Mode
 }
 
 // count does one case with all numbers of flows.
@@ -196,18 +188,23 @@ func (b *boot) countFlows(ctx context.Context, c insnCase, flows int) (err error
 
 // floor counts generator and sink alone, with the sink at the router's first port. The sink takes one
 // label: to write a second one, or one for each flow, takes the generator a few instructions more, which count
-// as the way's.
+// as the way's. Where a case has a daemon there is one, too: it watches what the whole machine redirects, and
+// that is the generator's frames as well.
 func (b *boot) floor(ctx context.Context, c insnCase, flows int) (counts []float64, err error) {
 	c.more = 0
 	if c.frames == stacked {
 		c.frames = labeled
 	}
-	key := floorKey{c.frames, flows}
+	key := floorKey{c.frames, flows, Kernel}
+	if c.mode == Shunt || c.mode == Attached {
+		key.mode = Beside
+	}
 	if known := b.floors[key]; known != nil {
 		return known, nil
 	}
 	r := b.rig
-	if err := r.clear(); err != nil {
+	r.xdp = "off"
+	if err := r.enter(ctx, key.mode); err != nil {
 		return nil, err
 	}
 	g, err := r.sourceOf(c.frameOf(r, flows))
@@ -217,9 +214,6 @@ func (b *boot) floor(ctx context.Context, c insnCase, flows int) (counts []float
 	defer func() { err = errors.Join(err, g.Close()) }()
 	if r.sink, err = traffic.AttachLabelSink(r.top.LAN.NS, r.top.LAN.Device, 64, c.frames.label); err != nil {
 		return nil, err
-	}
-	if err := r.heat(ctx, insnCase{mode: Kernel}, g, 1); err != nil {
-		return nil, errors.Join(err, r.detachSink())
 	}
 	b.floors[key], err = r.sample(ctx, byOther, g)
 	return b.floors[key], errors.Join(err, r.detachSink())
@@ -301,136 +295,6 @@ func (r *rig) applyTables(ctx context.Context, lines []string) error {
 	}
 	_, err := r.client.MPLSApply(ctx, api.MPLSChange{Lines: lines, Origin: "bench"})
 	return err
-}
-
-// sample counts several bursts, each with all its frames by the same way. The first is left out: in it
-// is what the kernel puts off when a daemon begins.
-func (r *rig) sample(ctx context.Context, w way, g *source) (counts []float64, err error) {
-	held, err := holdSkbs()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, held.release()) }()
-	var last error
-	for range tries {
-		if ctx.Err() != nil {
-			return nil, errInterrupted
-		}
-		if err := held.more(skbsStep); err != nil {
-			return nil, err
-		}
-		if _, err := g.Run(ctx, batches); err != nil {
-			return nil, err
-		}
-		var count float64
-		if count, last = r.burst(ctx, w, g); last == nil {
-			counts = append(counts, count)
-		}
-		if len(counts) > samples {
-			return counts[1:], nil
-		}
-	}
-	return nil, fmt.Errorf("only %d bursts of %d went all one way: %w", len(counts), tries, last)
-}
-
-// burst counts one: instructions per frame.
-func (r *rig) burst(ctx context.Context, w way, g *source) (float64, error) {
-	before, err := r.ways(ctx)
-	if err != nil {
-		return 0, err
-	}
-	if err := r.sink.Reset(); err != nil {
-		return 0, err
-	}
-	took, err := r.alone(g)
-	if err != nil {
-		return 0, err
-	}
-	stats, err := r.sink.Wait(burst, 200*time.Millisecond)
-	if err != nil {
-		return 0, err
-	}
-	after, err := r.ways(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return float64(took.Nanoseconds()) / burst, went(w, stats, after.less(before))
-}
-
-// alone sends a burst while nothing else of ours wants the processor: no garbage is collected, and the
-// daemon is stopped. The clock then has all that became of the frames: the kernel's own measure of
-// BPF_PROG_RUN leaves out what ksoftirqd does, and that takes over the rest of a batch whenever a timer
-// tick comes in the middle of it (handle_softirqs), by chance 2 to 10 instructions a frame.
-func (r *rig) alone(g *source) (took time.Duration, err error) {
-	runtime.GC()
-	if r.daemon != nil {
-		if err := r.daemon.Signal(unix.SIGSTOP); err != nil {
-			return 0, fmt.Errorf("bench: stop the daemon: %w", err)
-		}
-		defer func() { err = errors.Join(err, r.daemon.Signal(unix.SIGCONT)) }()
-		time.Sleep(stopPause)
-	}
-	return g.Burst(burst)
-}
-
-// ways are the counters that tell how frames went, shunt's own and others' judgement of it.
-type ways struct {
-	counters
-	redirected uint64 // by XDP at the router's first port, as its driver counts
-}
-
-func (a ways) less(b ways) ways {
-	return ways{counters{a.hits - b.hits, a.xdp - b.xdp, a.labels - b.labels, a.forwarded - b.forwarded}, a.redirected - b.redirected}
-}
-
-func (r *rig) ways(ctx context.Context) (w ways, err error) {
-	if w.counters, err = r.counters(ctx); err != nil {
-		return w, err
-	}
-	out, err := r.top.LAN.NS.Run("ethtool", "-S", r.top.LAN.Device)
-	if err == nil {
-		w.redirected, err = redirects(out)
-	}
-	return w, err
-}
-
-// redirects adds up what a veth's receive queues redirected, of what ethtool -S prints.
-func redirects(stats string) (sum uint64, err error) {
-	for _, line := range splitLines(stats) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		if !strings.HasSuffix(name, "_xdp_redirect") {
-			continue
-		}
-		n, err := strconv.ParseUint(value, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("bench: ethtool: %s: %w", name, err)
-		}
-		sum += n
-	}
-	return sum, nil
-}
-
-// went says what of a burst is not as it must be: every frame there, and by its way.
-func went(w way, s traffic.Stats, got ways) error {
-	want := map[way]ways{
-		byKernel:   {counters: counters{forwarded: burst}},
-		byXDP:      {counters: counters{hits: burst, xdp: burst}, redirected: burst},
-		byTC:       {counters: counters{hits: burst}},
-		byLabels:   {counters: counters{hits: burst, labels: burst}, redirected: burst},
-		byRedirect: {redirected: burst},
-		byOther:    {},
-	}[w]
-	switch {
-	case s.Frames != burst:
-		return fmt.Errorf("%d frames were sent and %d sunk, %d others came", burst, s.Frames, s.Foreign)
-	case got != want:
-		return fmt.Errorf("%d frames should go by %s; %d were hits at XDP, %d at TC, %d switched, %d redirected, %d forwarded by the kernel",
-			burst, w, got.xdp, got.hits-got.xdp-got.labels, got.labels, got.redirected, got.forwarded)
-	case s.Bad()+s.Duplicates+s.Lost+s.Reordered > 0:
-		return fmt.Errorf("of %d frames %d verified ones are bad, %d came twice, %d were lost, %d came late",
-			burst, s.Bad(), s.Duplicates, s.Lost, s.Reordered)
-	}
-	return nil
 }
 
 // addr puts another address before a port.

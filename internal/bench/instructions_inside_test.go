@@ -33,7 +33,7 @@ func TestCountInside(t *testing.T) {
 		lacks := slices.IndexFunc(counted.Skipped, func(s bench.Skipped) bool { return s.Name == name })
 		switch {
 		case has >= 0 && lacks < 0:
-			if c := counted.Cases[has]; c.Flows != 2 || len(c.Gross) == 0 || slices.Min(c.Gross) <= 0 || slices.Min(c.Floor) <= 0 {
+			if c := counted.Cases[has]; c.Flows != 2 || len(c.Gross) == 0 || slices.Max(c.Gross) <= 0 || slices.Max(c.Floor) <= 0 {
 				t.Errorf("%+v", c)
 			}
 		case has < 0 && lacks >= 0:

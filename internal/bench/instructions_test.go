@@ -17,12 +17,16 @@ import (
 )
 
 // counted is a round in which the empty redirect takes 400 instructions, a hit 600,
-// masquerade 6,000, and 900 more with programs attached, each plus extra.
+// masquerade 6,000, and 900 more with programs attached, each plus extra. Where there is a daemon, generator and
+// sink take 7 more.
 func counted(extra float64) *Counted {
 	c := &Counted{Kernel: "6.12.1", CPU: "emulated"}
-	for name, gross := range map[string]float64{"limit": 1400, "shunt-xdp": 1600, "masquerade": 7000, "shunt-tax": 7900} {
-		g := gross + extra
-		c.Cases = append(c.Cases, CountedCase{Name: name, Flows: 1, Bytes: 64, Gross: []float64{g + 9, g, g - 9}, Floor: []float64{1000, 998, 1002}})
+	for name, gross := range map[string]float64{"limit": 1400, "shunt-xdp": 1607, "masquerade": 7000, "shunt-tax": 7907} {
+		g, f := gross+extra, 1000.0
+		if ours(name) {
+			f += 7
+		}
+		c.Cases = append(c.Cases, CountedCase{Name: name, Flows: 1, Bytes: 64, Gross: []float64{g + 9, g, g - 9}, Floor: []float64{f, f - 2, f + 2}})
 	}
 	return c
 }
@@ -44,7 +48,7 @@ func figures(t *testing.T, rounds ...*Counted) *InstructionsReport {
 func TestInstructionsSum(t *testing.T) {
 	f := figures(t, counted(0), counted(6))
 	want := map[string]struct{ gross, net, over float64 }{
-		"limit": {1403, 403, 0}, "shunt-xdp": {1603, 603, 200}, "masquerade": {7003, 6003, 5600}, "shunt-tax": {7903, 900, 0},
+		"limit": {1403, 403, 0}, "shunt-xdp": {1610, 603, 200}, "masquerade": {7003, 6003, 5600}, "shunt-tax": {7910, 900, 0},
 	}
 	for name, w := range want {
 		c := f.Find(name, 1)
@@ -88,7 +92,7 @@ func TestInstructionsTargets(t *testing.T) {
 	slow := counted(0)
 	for i := range slow.Cases {
 		if slow.Cases[i].Name == "shunt-xdp" {
-			slow.Cases[i].Gross = []float64{1621}
+			slow.Cases[i].Gross = []float64{1628}
 		}
 	}
 	slow.Skipped = []Skipped{{"flowtable", "modprobe nft_flow_offload: not found"}}
@@ -320,7 +324,7 @@ func TestWent(t *testing.T) {
 		byRedirect: {redirected: burst}, byOther: {}, byLabels: {counters: counters{hits: burst, labels: burst}, redirected: burst},
 	} {
 		for other := range map[way]bool{byKernel: true, byXDP: true, byTC: true, byLabels: true, byRedirect: true, byOther: true} {
-			if err := went(other, whole, got); (err == nil) != (w == other) {
+			if err := went(other, burst, whole, got); (err == nil) != (w == other) {
 				t.Errorf("frames that went by %s are taken for %s: %v", w, other, err)
 			}
 		}
@@ -336,7 +340,7 @@ func TestWent(t *testing.T) {
 	} {
 		s, g := whole, hits
 		spoil(&s, &g)
-		if err := went(byXDP, s, g); err == nil || !strings.Contains(err.Error(), word) {
+		if err := went(byXDP, burst, s, g); err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("want %q, got %v", word, err)
 		}
 	}

@@ -23,6 +23,7 @@ const (
 	Attached Mode = "attached" // the daemon, with a threshold that no flow reaches
 	Shunt    Mode = "shunt"    // the daemon
 	Limit    Mode = "limit"    // an empty XDP redirect instead
+	Beside   Mode = "beside"   // the daemon, but not where frames come in
 )
 
 const (
@@ -166,10 +167,14 @@ func (r *rig) enter(ctx context.Context, mode Mode) error {
 		}
 	case Attached:
 		// nothing would be repeated, and for that xdp = "auto" attaches no XDP to a veth
-		if err := r.start(ctx, "--threshold", unreachable, "--xdp", "on"); err != nil {
+		if err := r.start(ctx, "--port", r.top.LAN.Device, "--threshold", unreachable, "--xdp", "on"); err != nil {
 			return err
 		}
 	case Shunt:
+		if err := r.start(ctx, "--port", r.top.LAN.Device); err != nil {
+			return err
+		}
+	case Beside:
 		if err := r.start(ctx); err != nil {
 			return err
 		}
@@ -178,9 +183,9 @@ func (r *rig) enter(ctx context.Context, mode Mode) error {
 	return nil
 }
 
-// start runs the daemon on both ports of the router.
+// start runs the daemon on the port where frames go out.
 func (r *rig) start(ctx context.Context, args ...string) (err error) {
-	args = append([]string{"--port", r.top.LAN.Device, "--port", r.top.WAN.Device, "--xdp", r.xdp}, append(args, r.args...)...)
+	args = append([]string{"--port", r.top.WAN.Device, "--xdp", r.xdp}, append(args, r.args...)...)
 	if r.daemon, err = r.top.StartDaemon(ctx, r.top.LAN.NS, r.binary, args...); err != nil {
 		return err
 	}

@@ -145,7 +145,7 @@ func printInstructions(p *page, r *bench.InstructionsReport) {
 	}
 	p.table(t)
 	p.line("")
-	p.wrap("GROSS: with generator and sink. NET: without; of shunt-tax: without what masquerade costs. "+
+	p.wrap("GROSS: with generator and sink. NET: without; of shunt-tax: less that of masquerade. "+
 		"+LIMIT: more than the empty redirect. APART: the largest difference between rounds.", 80)
 	for _, s := range r.Skipped {
 		p.line("")
