@@ -58,19 +58,18 @@ type judgement struct {
 	count    *tally
 }
 
-// example is a frame of a flow that was as it should be, and what came out of it.
+// example is what came out of a frame that its flow's rewrite is told by.
 type example struct {
-	flow int
-	out  []byte
+	flow    int
+	out     []byte
+	mutants bool // alone make up the flow: it is no conversation's
 }
 
 func judge(t *testing.T, c router, s *fuzzScript, want, got *record) *tally {
 	t.Helper()
 	j := &judgement{T: t, c: c, s: s, want: want, got: got, examples: map[string]example{}, void: map[int]bool{}, count: &tally{count: map[string]int{}}}
 	for i, x := range s.items {
-		if x.kind == nil && len(want.seen[i]) == 1 && !refused(x.frame, want.seen[i][0].frame) {
-			j.examples[look(x.frame).tuple()] = example{x.flow, want.seen[i][0].frame}
-		}
+		j.learn(x, want.seen[i])
 	}
 	for i := range s.items {
 		j.frame(i, want.seen[i], got.seen[i])
@@ -78,6 +77,19 @@ func judge(t *testing.T, c router, s *fuzzScript, want, got *record) *tally {
 	j.states(want, got)
 	j.count.counters(c.way, want, got)
 	return j.count
+}
+
+// learn keeps a frame that came through as the example of its flow. That is one as it should be,
+// or, of a flow that mutants alone make up (two that got the same address are enough), a mutant.
+func (j *judgement) learn(x item, out []capture) {
+	v := look(untagged(x.frame))
+	tuple := v.tuple()
+	if tuple == "" || x.flow < 0 || len(out) != 1 || refused(v.frame, out[0].frame) {
+		return
+	}
+	if _, known := j.examples[tuple]; x.kind == nil || !known && !v.wrongSum() {
+		j.examples[tuple] = example{x.flow, out[0].frame, x.kind != nil}
+	}
 }
 
 // frame compares what came out behind one frame.
@@ -97,8 +109,8 @@ func (j *judgement) frame(i int, want, got []capture) {
 	}
 	if why := j.exception(x, want, got); why != "" {
 		j.count.count[why]++
-		if x.control || why == byAfter {
-			j.void[j.examples[look(untagged(x.frame)).tuple()].flow/2] = true
+		if e := j.examples[look(untagged(x.frame)).tuple()]; !e.mutants && (x.control || why == byAfter) {
+			j.void[e.flow/2] = true
 		}
 		return
 	}
@@ -171,6 +183,12 @@ func (j *judgement) exception(x item, want, got []capture) string {
 	forwarded := func(all []capture) bool {
 		out := joined(all)
 		return out != nil && (repeats(in, out, e.out, e.out) || repeats(in, out, e.out, in) || refused(in, out))
+	}
+	if e.mutants {
+		if len(want) == 0 && forwarded(got) && v.wrongSum() {
+			return byChecksum
+		}
+		return ""
 	}
 	if j.void[e.flow/2] && (len(want) == 0 || forwarded(want)) && (len(got) == 0 || forwarded(got)) {
 		return byAfter
