@@ -33,6 +33,20 @@ enum abi {
 	LSPS = 1 << 20,		/* prefixes of a family that get labels */
 };
 
+/* Numbers that are known when a program is loaded. They stand in its instructions: the daemon writes
+ * them in the place of these. */
+enum loaded {
+	CPUS = 0x5ab1e000,		/* that may ever be there: less one, as all numbers of rows; a power of two */
+	BUCKET_SHIFT,			/* 32 less the binary logarithm of the number of buckets */
+	NETNS,				/* inode of the network namespace */
+	NHLFES,				/* and what else the tables of label switching hold */
+	NHLFE_ROWS,
+	CHOICES,
+	SEGMENTS,			/* of a CPU */
+	SEGMENTS_SIZE,			/* in bytes */
+	LOSSES_SIZE,
+};
+
 /*
  * Where a packet left the programs. A packet can be counted once at each stage:
  * a punt at XDP is seen again at TC ingress, and at TC egress if it is forwarded.

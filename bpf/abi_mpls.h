@@ -24,18 +24,6 @@ enum mpls_size {
 	LABEL_PORT_MAC = 16,		/* bit of label_port.key */
 };
 
-/* Numbers that are known when the program is loaded. They stand in its instructions: the daemon writes
- * them in the place of these. */
-enum loaded {
-	CPUS = 0x5ab1e000,		/* less one, as all numbers of rows; a power of two */
-	NHLFES,
-	NHLFE_ROWS,
-	CHOICES,
-	SEGMENTS,			/* of a CPU */
-	SEGMENTS_SIZE,			/* in bytes */
-	LOSSES_SIZE,
-};
-
 /* Programs that shunt_mpls() calls, by their row in `programs`. */
 enum program {
 	PROGRAM_XDP = 0,

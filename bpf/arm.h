@@ -15,7 +15,7 @@
  * instruction is a full barrier, so one of the two sees the other. */
 static __always_inline void slot_tell(struct slot *s, const struct sighting *g)
 {
-	__u32 n = (g->bucket >> bucket_shift) * WAYS + g->way % WAYS;
+	__u32 n = LOADED(g->bucket, >>, BUCKET_SHIFT) * WAYS + g->way % WAYS;
 	__u64 *bits = armed;
 
 	forget(bits);		/* that there was one word of them when it was compiled */

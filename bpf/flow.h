@@ -78,7 +78,7 @@ static __always_inline struct bucket *bucket_at(__u32 n)
 	void *table = (void *)flows;
 
 	forget(table);		/* that it had BUCKETS buckets when it was compiled */
-	return table + (__u64)(n >> bucket_shift) * sizeof(struct bucket);
+	return table + LOADED(n, >>, BUCKET_SHIFT) * sizeof(struct bucket);
 }
 
 static __always_inline struct slot *slot_at(__u32 bucket, __u32 way)
@@ -239,7 +239,7 @@ static __always_inline struct slot *flow_claim(const struct flow_key *k, const s
  * way that comes here. */
 __noinline int slot_sweep(__u32 bucket, __u32 way)
 {
-	struct slot *s = slot_at(bucket << bucket_shift, way);
+	struct slot *s = slot_at(LOADED(bucket, <<, BUCKET_SHIFT), way);
 	__u32 now = now_jiffies(), seq = OUR(s->seq);
 
 	if (!port_of(&s->key) || !flow_free(s, now) || !flow_lock(s, seq))

@@ -7,12 +7,11 @@
 #include "verdict.h"
 #include "flow.h"
 
-/* This network namespace; tracepoints are global. */
-const volatile __u32 netns = 0;
-
+/* In this network namespace? Tracepoints are global. The lower half is compared: an inode's number has its highest
+ * bit set. Trusted pointers, so plain loads. */
 static __always_inline int is_here(const struct net_device *dev)
 {
-	return dev->nd_net.net->ns.inum == netns;	/* trusted pointers: plain loads */
+	return !(__u32)LOADED(dev->nd_net.net->ns.inum, ^, NETNS);
 }
 
 enum { BULK = 16, POLL = 64 };	/* DEV_MAP_BULK_SIZE, NAPI_POLL_WEIGHT */
@@ -22,7 +21,7 @@ enum { BULK = 16, POLL = 64 };	/* DEV_MAP_BULK_SIZE, NAPI_POLL_WEIGHT */
  * frames that the port's packets were redirected as are ahead of those that left by one more at
  * the least. The least they are ahead is known once more bulks were seen than a poll has. (If
  * they go to several ports it is not met again: an end is missed, and none made up.) */
-static __noinline int ends_poll(struct transmit *t, __u32 cpu, __u32 port)
+static __noinline int ends_poll(struct transmit *t, __u64 cpu, __u32 port)
 {
 	const struct tally *ip = tally_of(cpu, STAGE_XDP, port);
 	const struct tally *mpls = tally_of(cpu, STAGE_MPLS, port);
@@ -35,28 +34,44 @@ static __noinline int ends_poll(struct transmit *t, __u32 cpu, __u32 port)
 	return bulks > POLL / BULK && ahead == t->least;
 }
 
-/* One bulk of frames given to a driver (bq_xmit_all() in kernel/bpf/devmap.c). */
-SEC("tp_btf/xdp_devmap_xmit")
-int BPF_PROG(shunt_xmit, const struct net_device *from, const struct net_device *to, int sent, int drops, int err)
+/* A bulk that lost frames, or while XDP waits for a poll's end. */
+static __noinline int unusual(struct transmit *t, __u64 *ctx, __u64 cpu)
 {
-	__u32 cpu = this_cpu();
-	struct transmit *t;
+	const struct net_device *from = (void *)ctx[0];
+	int sent = ctx[2], drops = ctx[3], err = ctx[4];
 
-	if (!is_here(to))
-		return 0;
-	t = transmit_of(cpu, to->ifindex);
 	t->sent += (__u32)sent;		/* 0 with an error */
-	if (rarely(drops)) {
-		if (err < 0)
-			t->errors += drops;
-		else
-			t->drops += drops;
-	}
-	if (sent + drops == BULK &&
-	    (mostly(!t->waits) || t->waits != from->ifindex || !ends_poll(t, cpu, from->ifindex)))
+	if (err < 0)
+		t->errors += drops;
+	else
+		t->drops += drops;
+	if (sent + drops == BULK && (!t->waits || t->waits != from->ifindex || !ends_poll(t, cpu, from->ifindex)))
 		return 0;
 	t->polls++;
 	t->waits = 0;
+	return 0;
+}
+
+/* One bulk of frames given to a driver (bq_xmit_all() in kernel/bpf/devmap.c): from, to, sent, drops, err. The
+ * whole machine's are, so it looks first whose it is, and takes no argument before it is asked for. */
+SEC("tp_btf/xdp_devmap_xmit")
+int shunt_xmit(__u64 *ctx)
+{
+	const struct net_device *to = (void *)ctx[1];
+	struct transmit *t;
+	__u32 sent;
+	__u64 cpu;
+
+	if (!is_here(to))
+		return 0;
+	cpu = this_cpu();
+	t = transmit_of(cpu, to->ifindex);
+	sent = ctx[2];
+	if (rarely(t->waits || (int)ctx[3]))
+		return unusual(t, ctx, cpu);
+	t->sent += sent;
+	if (sent != BULK)
+		t->polls++;
 	return 0;
 }
 

@@ -11,6 +11,14 @@
 #include "frame.h"
 #include "kernel.h"
 
+/* n, by an operation with a number of enum loaded: in 64 bits, to which the number's 32 are extended by their
+ * sign. */
+#ifdef __bpf__
+#define LOADED(n, op, number) ({ __u64 n_ = (n); asm("%0 " #op "= %1" : "+r"(n_) : "i"(number)); n_; })
+#else
+#define LOADED(n, op, number) ((__u64)(n) op native_loaded(number))
+#endif
+
 /* The daemon writes; every program reads. (XDP alone sets no_marks.) */
 volatile struct control ctl SEC(".data.control");
 
@@ -27,9 +35,6 @@ struct bucket flows[BUCKETS] SEC(".data.flows");
  * it must put entries out of use, clears those that are armed no longer. */
 __u64 armed[1] SEC(".data.armed");
 
-/* 32 less the binary logarithm of the number of buckets. */
-const volatile __u32 bucket_shift = 28;
-
 /* TC ingress writes, TC egress reads, on the same CPU. For each CPU SIGHTINGS rows. */
 struct sighting sightings[SIGHTINGS] SEC(".data.sightings");
 
@@ -37,18 +42,15 @@ struct sighting sightings[SIGHTINGS] SEC(".data.sightings");
  * STAGES * MAX_PORTS rows. One global variable for the same reason. */
 struct tally counters[STAGES * MAX_PORTS] SEC(".data.counters");
 
-/* CPUs that may ever be there, rounded up to a power of two, less one. */
-const volatile __u32 cpu_mask = 0;
-
 /* A helper, for all that the compiler knows: so it is asked once, before anything is in the
  * registers that a call takes. */
-static __always_inline __u32 this_cpu(void) { return bpf_get_smp_processor_id() & cpu_mask; }
+static __always_inline __u64 this_cpu(void) { return LOADED(bpf_get_smp_processor_id(), &, CPUS); }
 
 /* Row n of this CPU's `rows`. */
-static __always_inline void *row_of(void *table, __u32 cpu, __u32 rows, __u32 n, __u32 size)
+static __always_inline void *row_of(void *table, __u64 cpu, __u32 rows, __u32 n, __u32 size)
 {
 	forget(table);		/* that it was for one CPU when it was compiled */
-	return table + (__u64)(cpu * rows + n) * size;
+	return table + (cpu * rows + n) * size;
 }
 
 /* sample_keep() writes; the daemon reads. For each CPU one. */
@@ -90,7 +92,7 @@ PREFIXES(prefix6) lsps6 SEC(".maps");
 struct transmit transmits[MAX_PORTS] SEC(".data.transmits");
 
 /* One row serves one ifindex in MAX_PORTS; two ports that share one share their figures. */
-static __always_inline struct transmit *transmit_of(__u32 cpu, __u32 ifindex)
+static __always_inline struct transmit *transmit_of(__u64 cpu, __u32 ifindex)
 {
 	return row_of(transmits, cpu, MAX_PORTS, ifindex % MAX_PORTS, sizeof(struct transmit));
 }

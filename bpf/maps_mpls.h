@@ -57,12 +57,6 @@ struct {
 	__type(value, __u32);
 } programs SEC(".maps");
 
-/* n, held within a number of enum loaded, or times that. */
-#define BELOW(n, last) ({ __u64 below_ = (n); asm("%0 &= %1" : "+r"(below_) : "i"(last)); below_; })
-#define TIMES(n, size) ({ __u64 times_ = (n); asm("%0 *= %1" : "+r"(times_) : "i"(size)); times_; })
-
-#define THIS_CPU() BELOW(bpf_get_smp_processor_id(), CPUS)
-
 static __always_inline void *row_at(void *table, __u64 n, __u32 size)
 {
 	forget(table);		/* how many rows it had when it was compiled */
@@ -72,17 +66,17 @@ static __always_inline void *row_at(void *table, __u64 n, __u32 size)
 /* All rows of a CPU, and one of them. */
 static __always_inline struct segment_pair *segments_of(__u64 cpu)
 {
-	return row_at(segments, TIMES(cpu, SEGMENTS_SIZE), 1);
+	return row_at(segments, LOADED(cpu, *, SEGMENTS_SIZE), 1);
 }
 
 static __always_inline struct segment_pair *segment_at(struct segment_pair *rows, __u64 n)
 {
-	return row_at(rows, BELOW(n, SEGMENTS), sizeof(struct segment_pair));
+	return row_at(rows, LOADED(n, &, SEGMENTS), sizeof(struct segment_pair));
 }
 
 static __always_inline struct loss *loss_at(__u64 cpu, __u64 n)
 {
-	return row_at(row_at(losses, TIMES(cpu, LOSSES_SIZE), 1), BELOW(n, SEGMENTS), sizeof(struct loss));
+	return row_at(row_at(losses, LOADED(cpu, *, LOSSES_SIZE), 1), LOADED(n, &, SEGMENTS), sizeof(struct loss));
 }
 
 #endif

@@ -14,7 +14,7 @@
 #include "relabel.h"
 #include "impose.h"
 
-static __always_inline int out(struct xdp_md *ctx, __u32 cpu, enum reason reason, int verdict)
+static __always_inline int out(struct xdp_md *ctx, __u64 cpu, enum reason reason, int verdict)
 {
 	forget(reason);		/* where it comes from: the verifier knows less of that */
 	return leave(tally_of(cpu, STAGE_MPLS, ctx->ingress_ifindex), reason, verdict);
@@ -46,7 +46,7 @@ static __always_inline __u32 lse_of(const void *data) { return __builtin_bswap32
 /* For the daemon, for nobody, or for who takes IP packets here. */
 static __always_inline int verdict_of(struct xdp_md *ctx, const struct walk *w, enum reason reason)
 {
-	__u32 cpu = this_cpu();
+	__u64 cpu = this_cpu();
 
 	switch (reason) {
 	case REASON_MPLS_SWITCHED:
@@ -190,7 +190,7 @@ int shunt_mpls(struct xdp_md *ctx)
 
 	if (rarely(flags_of(ctx)))
 		return any(ctx);
-	cpu = THIS_CPU();
+	cpu = this_cpu();
 	now = now_jiffies();
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
@@ -208,7 +208,7 @@ int shunt_mpls(struct xdp_md *ctx)
 		if (!i)
 			return any(ctx);
 	}
-	to = *(__u64 *)row_at(swaps, BELOW(i->nhlfe, NHLFES), sizeof(to));
+	to = *(__u64 *)row_at(swaps, LOADED(i->nhlfe, &, NHLFES), sizeof(to));
 	a = &adjacencies[to >> SWAP_ADJACENCY];		/* of no plain swap: 0, which has no MTU */
 	octets = end - data - ETH_HLEN;
 	if (rarely(octets > a->mtu || lse < 2 * TTL_ONE))
@@ -229,7 +229,6 @@ int shunt_mpls(struct xdp_md *ctx)
 /* bpf2go emits an enum only if the object refers to it. */
 const struct {
 	enum mpls_size mpls_size;
-	enum loaded loaded;
 	enum nhlfe_end nhlfe_end;
 	enum nhlfe_flag nhlfe_flag;
 	enum swap swap;

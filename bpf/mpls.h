@@ -80,14 +80,14 @@ static __noinline const struct ilm *ilm_of(__u32 space, __u32 label)
 /* The row that an NHLFE is in now. */
 static __always_inline __u32 row_of_nhlfe(__u32 n)
 {
-	const __u32 *row = row_at(nhlfe_rows, BELOW(n, NHLFES), sizeof(*row));
+	const __u32 *row = row_at(nhlfe_rows, LOADED(n, &, NHLFES), sizeof(*row));
 
 	return OUR(*row);
 }
 
 static __always_inline const struct nhlfe *nhlfe_at(__u32 row)
 {
-	const struct nhlfe *n = row_at(nhlfes, BELOW(row, NHLFE_ROWS), sizeof(*n));
+	const struct nhlfe *n = row_at(nhlfes, LOADED(row, &, NHLFE_ROWS), sizeof(*n));
 
 	forget(n);		/* what it is made of: one register is enough */
 	return n;
@@ -95,7 +95,7 @@ static __always_inline const struct nhlfe *nhlfe_at(__u32 row)
 
 static __always_inline __u32 chosen(const struct nhlfe *n, __u32 key)
 {
-	const struct choice *c = row_at(choices, BELOW(n->choice, CHOICES), sizeof(*c));
+	const struct choice *c = row_at(choices, LOADED(n->choice, &, CHOICES), sizeof(*c));
 
 	return row_of_nhlfe(c->nhlfe[key & (LABEL_CHOICES - 1)]);
 }
@@ -114,7 +114,7 @@ static __always_inline void count_segment(struct segment *s, __u32 octets)
 /* RFC 3813: an error is the packet's own fault, a discard is not. */
 static __always_inline void lose(__u32 segment, enum reason reason)
 {
-	struct loss *s = loss_at(THIS_CPU(), segment);
+	struct loss *s = loss_at(this_cpu(), segment);
 
 	if (reason >= REASON_MPLS_DISCARD)
 		s->discards++;
@@ -258,7 +258,7 @@ static __always_inline enum reason look_up(struct walk *w, const struct nhlfe **
 		}
 		if (n->end != NHLFE_NONE) {
 			w->segment = i->segment;
-			count_segment(&segment_at(segments_of(THIS_CPU()), i->segment)->in, w->octets);
+			count_segment(&segment_at(segments_of(this_cpu()), i->segment)->in, w->octets);
 			*at = n;
 			return enter(w, row, n);
 		}

@@ -248,7 +248,7 @@ __noinline enum reason send_on(struct xdp_md *ctx, const struct walk *w, const s
 	write_ethernet(data, a->dmac, n->pushes || !r->bottom ? mpls_type(n) : type_of(r));
 	if (bpf_redirect_map(&tx, a->tx, XDP_DROP) != XDP_REDIRECT)
 		return REASON_MPLS_EGRESS_GONE;
-	count_segment(&segment_at(segments_of(THIS_CPU()), n->segment)->out, w->octets + grown);
+	count_segment(&segment_at(segments_of(this_cpu()), n->segment)->out, w->octets + grown);
 	return REASON_MPLS_SWITCHED;
 }
 

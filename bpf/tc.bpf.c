@@ -254,7 +254,7 @@ static __always_inline int ingress(struct __sk_buff *skb, struct sighting *g, st
 SEC("tcx/ingress")
 int shunt_ingress(struct __sk_buff *skb)
 {
-	__u32 cpu = this_cpu();
+	__u64 cpu = this_cpu();
 	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
 	struct sighting *g = sighting_of(cpu, k);
 
@@ -271,7 +271,7 @@ static __noinline int ingress_marked(struct __sk_buff *skb, struct sighting *g, 
 SEC("tcx/ingress")
 int shunt_after_xdp(struct __sk_buff *skb)
 {
-	__u32 cpu = this_cpu();
+	__u64 cpu = this_cpu();
 	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
 	struct sighting *g = sighting_of(cpu, k);
 	struct tally *c = tally_of(cpu, STAGE_TC_INGRESS, skb->ifindex);
@@ -305,7 +305,7 @@ __noinline int egress_sighted(struct __sk_buff *skb, struct sighting *g, struct 
 
 /* Some packets get labels: those go to the imposer, which is what XDP repeats for their flow. */
 static __always_inline int egress_to_lsp(struct __sk_buff *skb, struct sk_buff *k, struct sighting *g, struct tally *c,
-					 __u32 cpu)
+					 __u64 cpu)
 {
 	__u32 lsp = lsp_of(skb);
 	int verdict = NEXT;
@@ -327,7 +327,7 @@ static __always_inline int egress_to_lsp(struct __sk_buff *skb, struct sk_buff *
 SEC("tcx/egress")
 int shunt_egress(struct __sk_buff *skb)
 {
-	__u32 cpu = this_cpu();
+	__u64 cpu = this_cpu();
 	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
 	struct sighting *g = sighting_of(cpu, k);
 	struct tally *c = tally_of(cpu, STAGE_TC_EGRESS, skb->ifindex);
@@ -343,6 +343,7 @@ int shunt_egress(struct __sk_buff *skb)
 /* bpf2go emits an enum only if the object refers to it. */
 const struct {
 	enum abi abi;
+	enum loaded loaded;
 	enum kind kind;
 	enum stage stage;
 	enum reason reason;

@@ -11,7 +11,7 @@
 /* linux/bpf.h before 6.6 does not have them */
 enum { NEXT = -1 /* TCX_NEXT */, DROP = 2 /* TCX_DROP */ };
 
-static __always_inline struct tally *tally_of(__u32 cpu, enum stage stage, __u32 ifindex)
+static __always_inline struct tally *tally_of(__u64 cpu, enum stage stage, __u32 ifindex)
 {
 	return row_of(counters, cpu, STAGES * MAX_PORTS, stage * MAX_PORTS + ifindex % MAX_PORTS, sizeof(struct tally));
 }

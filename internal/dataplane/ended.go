@@ -16,7 +16,7 @@ import (
 type placing struct {
 	secret [8]uint64
 	mix    uint64
-	shift  int // bucket_shift
+	shift  int // BUCKET_SHIFT
 }
 
 func placingOf(c *tcControl, slots int) placing {

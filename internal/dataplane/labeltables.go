@@ -13,7 +13,6 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 
 	"shunt/internal/lfib"
 )
@@ -117,13 +116,11 @@ func (p *Plane) newTables(size LabelSizes) (*tables, error) {
 	} {
 		resize(spec, ".data."+name, length)
 	}
-	put(spec.Programs, map[mplsLoaded]int{
-		mplsLoadedCPUS: cpus() - 1, mplsLoadedNHLFES: nhlfes - 1, mplsLoadedNHLFE_ROWS: records - 1, mplsLoadedCHOICES: choices - 1,
-		mplsLoadedSEGMENTS: segments - 1, mplsLoadedSEGMENTS_SIZE: segments * sizeOf[mplsSegmentPair](), mplsLoadedLOSSES_SIZE: segments * sizeOf[mplsLoss](),
+	put(spec.Programs, p.loaded)
+	put(spec.Programs, map[tcLoaded]int{
+		tcLoadedNHLFES: nhlfes - 1, tcLoadedNHLFE_ROWS: records - 1, tcLoadedCHOICES: choices - 1, tcLoadedSEGMENTS: segments - 1,
+		tcLoadedSEGMENTS_SIZE: segments * sizeOf[mplsSegmentPair](), tcLoadedLOSSES_SIZE: segments * sizeOf[mplsLoss](),
 	})
-	if err := spec.Variables["cpu_mask"].Set(uint32(cpus() - 1)); err != nil {
-		return nil, err
-	}
 	for name, m := range p.maps { // as they were sized
 		if mine := spec.Maps[name]; mine != nil {
 			mine.ValueSize, mine.MaxEntries = m.ValueSize(), m.MaxEntries()
@@ -155,18 +152,6 @@ func (p *Plane) newTables(size LabelSizes) (*tables, error) {
 	}
 	l.spaces[0] = &space{memory: l.memory["platform"]}
 	return l, nil
-}
-
-// put writes numbers into instructions, in the place of enum loaded.
-func put(programs map[string]*ebpf.ProgramSpec, numbers map[mplsLoaded]int) {
-	for _, prog := range programs {
-		for i := range prog.Instructions {
-			ins := &prog.Instructions[i]
-			if n, ok := numbers[mplsLoaded(ins.Constant)]; ok && ins.OpCode.Class().IsALU() && ins.OpCode.Source() == asm.ImmSource {
-				ins.Constant = int64(n)
-			}
-		}
-	}
 }
 
 // program is the XDP program of ports that have a label space.

@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/rlimit"
 )
@@ -56,22 +57,23 @@ type Settings struct {
 
 // Plane is one loaded data path.
 type Plane struct {
-	dir   string
-	maps  map[string]*ebpf.Map
-	xdp   *ebpf.Program
-	in    *ebpf.Program // TC ingress without XDP
-	after *ebpf.Program // TC ingress after XDP
-	out   *ebpf.Program
-	beat  *ebpf.Program
-	watch []*ebpf.Program
-	links map[string]*attachment
-	ports map[int]Attach // as last wanted
-	ctl   *ebpf.Memory
-	flows *ebpf.Memory
-	count *ebpf.Memory
-	sent  *ebpf.Memory
-	notes *ebpf.Memory
-	types *btf.Cache // the kernel's, for the programs that the first label tables come with
+	dir    string
+	maps   map[string]*ebpf.Map
+	xdp    *ebpf.Program
+	in     *ebpf.Program // TC ingress without XDP
+	after  *ebpf.Program // TC ingress after XDP
+	out    *ebpf.Program
+	beat   *ebpf.Program
+	watch  []*ebpf.Program
+	links  map[string]*attachment
+	ports  map[int]Attach // as last wanted
+	ctl    *ebpf.Memory
+	flows  *ebpf.Memory
+	count  *ebpf.Memory
+	sent   *ebpf.Memory
+	notes  *ebpf.Memory
+	types  *btf.Cache       // the kernel's, for the programs that the first label tables come with
+	loaded map[tcLoaded]int // numbers in the instructions of all objects
 
 	refused map[int]error // ports without the XDP program that is wanted, by ifindex
 	table   table
@@ -145,7 +147,7 @@ func (p *Plane) begin(o Options) error {
 func mapNames(spec *ebpf.CollectionSpec) []string {
 	var names []string
 	for name := range spec.Maps {
-		if name != ".rodata" && name != ".bss" {
+		if name != ".bss" {
 			names = append(names, name)
 		}
 	}
@@ -221,7 +223,7 @@ func cpus() int { return 1 << bits.Len(uint(ebpf.MustPossibleCPU()-1)) }
 
 // load makes the three objects over one set of maps and pins those that are new.
 func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
-	p.types = btf.NewCache()
+	p.types, p.loaded = btf.NewCache(), o.loaded()
 	opts := ebpf.CollectionOptions{MapReplacements: pinned, Cache: p.types}
 	object := func(read func() (*ebpf.CollectionSpec, error)) (*ebpf.Collection, error) {
 		c, err := loadObject(read, o, opts)
@@ -236,10 +238,9 @@ func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
 	}
 	p.maps = map[string]*ebpf.Map{}
 	for name, m := range tc.Maps {
-		if name == ".rodata" || name == ".bss" {
-			continue
+		if name != ".bss" {
+			p.maps[name] = m
 		}
-		p.maps[name] = m
 	}
 	opts.MapReplacements = p.maps
 	xdp, err := object(loadXdp)
@@ -289,17 +290,28 @@ func loadObject(read func() (*ebpf.CollectionSpec, error), o Options, opts ebpf.
 		return nil, err
 	}
 	sizeSpecs(spec, o)
-	for name, value := range map[string]uint32{
-		"netns": o.Netns, "cpu_mask": uint32(cpus() - 1),
-		"bucket_shift": uint32(32 - bits.Len(uint(o.Flows/int(tcAbiWAYS)-1))),
-	} {
-		if v := spec.Variables[name]; v != nil {
-			if err := v.Set(value); err != nil {
-				return nil, err
+	put(spec.Programs, o.loaded())
+	return loadOver(spec, opts)
+}
+
+// loaded are the numbers in the instructions of all objects.
+func (o Options) loaded() map[tcLoaded]int {
+	return map[tcLoaded]int{
+		tcLoadedCPUS: cpus() - 1, tcLoadedNETNS: int(o.Netns),
+		tcLoadedBUCKET_SHIFT: 32 - bits.Len(uint(o.Flows/int(tcAbiWAYS)-1)),
+	}
+}
+
+// put writes numbers into instructions, in the place of enum loaded.
+func put(programs map[string]*ebpf.ProgramSpec, numbers map[tcLoaded]int) {
+	for _, prog := range programs {
+		for i := range prog.Instructions {
+			ins := &prog.Instructions[i]
+			if n, ok := numbers[tcLoaded(ins.Constant)]; ok && ins.OpCode.Class().IsALU() && ins.OpCode.Source() == asm.ImmSource {
+				ins.Constant = int64(n)
 			}
 		}
 	}
-	return loadOver(spec, opts)
 }
 
 // loadOver loads an object over those maps of opts that it has.

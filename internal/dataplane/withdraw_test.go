@@ -7,13 +7,16 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"shunt/internal/dataplane/traffic"
 	"shunt/internal/lab"
 )
 
 // TestWithdraw takes a port out of the redirect map and puts it back, again and again, under
 // traffic that is repeated to it: no frame is lost, though one whose redirect fails would be.
-// In the end it takes the data path away: from then on nothing is repeated.
+// In the end it takes the data path away: from then on nothing is repeated. And what was
+// redirected was counted as given to the port, of this network namespace alone.
 func TestWithdraw(t *testing.T) {
 	top, err := lab.Firewall(lab.FirewallOptions{Name: "withdraw", NAT: lab.NATMasquerade, Neighbours: true})
 	must := func(err error) {
@@ -47,8 +50,14 @@ func TestWithdraw(t *testing.T) {
 			}
 			ports = append(ports, Attach{Index: i.Index, XDPReceive: true, XDPTransmit: true})
 		}
-		p, err = Open(Options{Dir: top.BPFFS(), Flows: 1024})
-		return err
+		var ns unix.Stat_t
+		if err := unix.Stat("/proc/thread-self/ns/net", &ns); err != nil {
+			return err
+		}
+		if p, err = Open(Options{Dir: top.BPFFS(), Flows: 1024, Netns: uint32(ns.Ino)}); err != nil {
+			return err
+		}
+		return p.Watch()
 	}))
 	defer func() { p.Remove(); p.Close() }()
 	p.Configure(Settings{Threshold: 1, Lease: 10000, LeaseLive: 10000, HZ: 250, TCP: true})
@@ -103,7 +112,15 @@ func TestWithdraw(t *testing.T) {
 	if got.Frames != r.Sent || got.Lost+got.Duplicates+got.Bad() != 0 || xdp.Of("egress_gone") != 0 {
 		t.Errorf("sent %d, arrived %+v, %d found their egress gone", r.Sent, got, xdp.Of("egress_gone"))
 	}
-	if hits := xdp.Of("hit"); hits < r.Sent/8 {
+	hits := xdp.Of("hit")
+	if hits < r.Sent/8 {
 		t.Errorf("%d hits in XDP of %d frames: the test did not test", hits, r.Sent)
+	}
+	for i, want := range []uint64{0, hits} { // the generator's port has the index of the first, elsewhere
+		tx, err := p.Transmit(ports[i].Index)
+		must(err)
+		if tx != (Transmit{Sent: want}) {
+			t.Errorf("port %d: transmitted %+v, redirected %d", i, tx, want)
+		}
 	}
 }
