@@ -20,7 +20,7 @@ import (
 // guest's.
 type InstructionsReport struct {
 	Head
-	Frames  int                `json:"frames"` // in each sample
+	Frames  int                `json:"frames"` // that a sample is the count of
 	Cases   []InstructionsCase `json:"cases"`
 	Skipped []Skipped          `json:"skipped"`
 	Targets []Target           `json:"targets"`
@@ -57,9 +57,9 @@ func (o InstructionsOptions) flows() []int {
 	return o.Flows
 }
 
-// MaxInstructionFlows is the most flows that a case can be counted with: a burst must have
-// a frame for each.
-const MaxInstructionFlows = burst
+// MaxInstructionFlows is the most flows that a case can be counted with: what a long burst has
+// more than a short one must have a frame for each.
+const MaxInstructionFlows = extra
 
 const (
 	// overGenerator is InstructionsCase.Over of most cases.
@@ -69,7 +69,7 @@ const (
 	hitOverLimit, hitOverFlowtable, roundsApart = 220, 0.25, 0.005
 	// The same of a swap, over the kernel's own; and with a million labels.
 	swapOverLimit, swapOverKernel, swapMillionMore = 150, 0.25, 0.02
-	// bootLimit ends a guest that hangs. All cases take about five minutes on a quiet machine.
+	// bootLimit ends a guest that hangs. All cases take about eleven minutes on a quiet machine.
 	bootLimit = 30 * time.Minute
 )
 
@@ -82,8 +82,8 @@ func Instructions(ctx context.Context, o InstructionsOptions) (*InstructionsRepo
 	}
 	report := &InstructionsReport{Head: o.head("instructions", 2,
 		"Instructions of the kernel per frame, 64 bytes of UDP, over generator and sink",
-		fmt.Sprintf("Debian's kernel under QEMU, one processor, one instruction a nanosecond; what %d frames more take, least of %d, mean of the middle half of %d samples; each round is a boot", burst, repeats, samples)),
-		Frames: burst}
+		fmt.Sprintf("Debian's kernel under QEMU, one processor, one instruction a nanosecond; what %d frames more take, least of %d, mean of the middle half of %d samples; each round is a boot", extra, repeats, samples)),
+		Frames: extra}
 	if len(o.Flows) > 0 {
 		report.Command += " --flows " + strings.Join(decimals(o.Flows), ",")
 	}
@@ -133,7 +133,7 @@ func countInGuest(ctx context.Context, o InstructionsOptions, tools string) (*Co
 	out := &guestOutput{say: o.Say}
 	exit, err := vm.Run(ctx, vm.Options{
 		Command: append(command, o.Cases...), Dir: "/", Env: env,
-		ICount: true, Modules: []string{"tun", "veth"}, Share: share, MemoryMB: memory,
+		ICount: true, Modules: []string{"tun", "veth", "nf_conntrack"}, Share: share, MemoryMB: memory,
 		Timeout: bootLimit, Output: out, Progress: out,
 	})
 	if err != nil {

@@ -52,9 +52,9 @@ func growNeighbours() (err error) {
 // What it costs to free an sk_buff depends on the page it is on (SLUB: the current page's
 // free list is quick, another page's is not), and how the 64 of a batch lie on pages
 // depends on what else was allocated since boot: it moves a figure by up to 0.5 %, as long
-// as the lab stands. With a few more held before each sample the border of pages moves
-// through the batch: over all samples by one page (32 of
-// them), so that these are the same in every boot, in another order.
+// as the lab stands. With a few more held after each sample the border of pages moves through the
+// batch: over all samples by one page (32 of them), so that these are the same in every boot, in
+// another order.
 type heldSkbs struct{ pair [2]int }
 
 func holdSkbs() (*heldSkbs, error) {

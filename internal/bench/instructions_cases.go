@@ -32,7 +32,7 @@ type frameKind struct {
 	// another one, beneath that
 	beneath uint32
 	// headroom for what is pushed onto it: the sink's veth copies a frame that has less than 256 bytes
-	// (veth_xdp_rcv_skb), at 1,300 instructions that are none of the router's
+	// (veth_xdp_rcv_skb), at some 900 instructions that are none of the router's
 	room int
 }
 

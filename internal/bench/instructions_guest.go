@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"shunt/internal/api"
@@ -16,9 +15,11 @@ import (
 
 const (
 	// insnConfig is the daemon's. The lease is long enough for warming up and all samples,
-	// as a renewal is none of a hit's cost; it is half of what conntrack gives UDP without a
-	// reply (30 s), and so the most. The table is that of a machine with 8 GB, not of the guest.
-	insnConfig = "lease = \"15s\"\nflows = 262144\n"
+	// as a renewal is none of a hit's cost. It is the longest there is, and at most half of what conntrack
+	// gives a connection (UDP without a reply, as it is counted: 30 s if nobody says otherwise, as we do).
+	// The table is that of a machine with 8 GB, not of the guest.
+	insnConfig = "lease = \"60s\"\nflows = 262144\n"
+	udpTimeout = "120"
 	// A million labels need a daemon and a guest with room for them.
 	manyConfig, manyMemory = "labels = 1048576\n", 6144
 	// Warming up: frames beside those of each flow, and pauses.
@@ -97,9 +98,6 @@ func (b *boot) count(ctx context.Context, c insnCase) error {
 			return nil
 		}
 	}
-	if err := b.enter(c); err != nil {
-		return err
-	}
 	for _, flows := range b.flows {
 		if c.alone && flows > 1 {
 			continue
@@ -113,13 +111,16 @@ func (b *boot) count(ctx context.Context, c insnCase) error {
 	return nil
 }
 
-// enter makes the lab of a case, a new one: what earlier cases left in the kernel (connections, entries
-// of flow tables) moves a figure by up to 65 instructions.
+// enter makes the lab of a case, a new one for each figure: what others left in the kernel (connections,
+// entries of flow tables) moves it by up to 65 instructions.
 func (b *boot) enter(c insnCase) (err error) {
 	if err := b.leave(); err != nil {
 		return err
 	}
 	if b.rig, err = newRig(b.options.Binary, c.lab); err != nil {
+		return err
+	}
+	if err := b.rig.top.LAN.NS.Sysctl("net.netfilter.nf_conntrack_udp_timeout", udpTimeout); err != nil {
 		return err
 	}
 	if c.labels != "" {
@@ -149,16 +150,19 @@ func (b *boot) leave() (err error) {
 
 // countFlows does one case with one number of flows.
 func (b *boot) countFlows(ctx context.Context, c insnCase, flows int) (err error) {
+	floor, err := b.floor(ctx, c, flows)
+	if err != nil {
+		return err
+	}
+	if err := b.enter(c); err != nil {
+		return err
+	}
 	r := b.rig
 	g, err := r.sourceOf(c.frameOf(r, flows))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, g.Close()) }()
-	floor, err := b.floor(ctx, c, flows)
-	if err != nil {
-		return err
-	}
 	if r.sink, err = traffic.AttachLabelSink(r.top.Server.NS, r.top.Server.Device, 64, c.out); err != nil {
 		return err
 	}
@@ -202,6 +206,9 @@ func (b *boot) floor(ctx context.Context, c insnCase, flows int) (counts []float
 	if known := b.floors[key]; known != nil {
 		return known, nil
 	}
+	if err := b.enter(c); err != nil {
+		return nil, err
+	}
 	r := b.rig
 	r.xdp = "off"
 	if err := r.enter(ctx, key.mode); err != nil {
@@ -224,7 +231,8 @@ func (r *rig) ready(ctx context.Context, c insnCase) error {
 	if err := r.enter(ctx, c.mode); err != nil || c.tables == nil {
 		return err
 	}
-	return r.applyTables(ctx, c.lines())
+	_, err := r.client.MPLSApply(ctx, api.MPLSChange{Lines: c.lines(), Origin: "bench"})
+	return err
 }
 
 // heat sends until the case is as it will be counted. Between bursts it sleeps: in the
@@ -277,24 +285,6 @@ func (r *rig) heat(ctx context.Context, c insnCase, g *source, flows int) error 
 		return c.check(r, flows)
 	}
 	return nil
-}
-
-// applyTables replaces the daemon's label tables.
-func (r *rig) applyTables(ctx context.Context, lines []string) error {
-	var old strings.Builder
-	if err := r.client.MPLSSave(ctx, &old); err != nil {
-		return err
-	}
-	if old.Len() > 0 { // of another number of flows: a daemon begins with none
-		if err := r.clear(); err != nil {
-			return err
-		}
-		if err := r.enter(ctx, Shunt); err != nil {
-			return err
-		}
-	}
-	_, err := r.client.MPLSApply(ctx, api.MPLSChange{Lines: lines, Origin: "bench"})
-	return err
 }
 
 // addr puts another address before a port.

@@ -317,21 +317,21 @@ func TestBars(t *testing.T) {
 
 // Each way that is not the case's own is told.
 func TestWent(t *testing.T) {
-	whole := traffic.Stats{Frames: burst}
-	hits := ways{counters{hits: burst, xdp: burst}, burst}
+	whole := traffic.Stats{Frames: extra}
+	hits := ways{counters{hits: extra, xdp: extra}, extra}
 	for w, got := range map[way]ways{
-		byKernel: {counters: counters{forwarded: burst}}, byXDP: hits, byTC: {counters: counters{hits: burst}},
-		byRedirect: {redirected: burst}, byOther: {}, byLabels: {counters: counters{hits: burst, labels: burst}, redirected: burst},
+		byKernel: {counters: counters{forwarded: extra}}, byXDP: hits, byTC: {counters: counters{hits: extra}},
+		byRedirect: {redirected: extra}, byOther: {}, byLabels: {counters: counters{hits: extra, labels: extra}, redirected: extra},
 	} {
 		for other := range map[way]bool{byKernel: true, byXDP: true, byTC: true, byLabels: true, byRedirect: true, byOther: true} {
-			if err := went(other, burst, whole, got); (err == nil) != (w == other) {
+			if err := went(other, extra, whole, got); (err == nil) != (w == other) {
 				t.Errorf("frames that went by %s are taken for %s: %v", w, other, err)
 			}
 		}
 	}
 	for word, spoil := range map[string]func(*traffic.Stats, *ways){
 		"sunk":             func(s *traffic.Stats, _ *ways) { s.Frames-- },
-		"others came":      func(s *traffic.Stats, _ *ways) { s.Frames, s.Foreign = 0, burst },
+		"others came":      func(s *traffic.Stats, _ *ways) { s.Frames, s.Foreign = 0, extra },
 		"are bad":          func(s *traffic.Stats, _ *ways) { s.BadIP++ },
 		"came twice":       func(s *traffic.Stats, _ *ways) { s.Duplicates++ },
 		"came late":        func(s *traffic.Stats, _ *ways) { s.Reordered++ },
@@ -340,7 +340,7 @@ func TestWent(t *testing.T) {
 	} {
 		s, g := whole, hits
 		spoil(&s, &g)
-		if err := went(byXDP, burst, s, g); err == nil || !strings.Contains(err.Error(), word) {
+		if err := went(byXDP, extra, s, g); err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("want %q, got %v", word, err)
 		}
 	}

@@ -33,7 +33,7 @@ func (e *env) benchInstructions() *cobra.Command {
 		Short: "Instructions per packet, beside what the kernel has",
 		Long: `Counts the instructions of one 64-byte packet, in a virtual machine with Debian's kernel
 whose clock is its instructions: this machine need not be quiet. Each round is a boot, of
-about five minutes with all cases:
+about eleven minutes with all cases:
   ` + strings.Join(bench.InstructionCases(), " "),
 		Example: `  shunt bench instructions --out docs/bench
   shunt bench instructions --rounds 1 --flows 1 limit shunt-xdp`,
