@@ -11,7 +11,7 @@ import (
 )
 
 // What may differ between the two performances of a fuzz script, beside what compare_test.go
-// lists. Each is counted, and printed.
+// and fuzzchance_test.go list. Each is counted, and printed.
 //
 //   - "checksum": conntrack calls a packet with a wrong L4 checksum INVALID, and the rules
 //     drop it. shunt repeats it for an armed flow, as wrong as it was (docs/security.md).
@@ -52,6 +52,7 @@ type judgement struct {
 	s        *fuzzScript
 	examples map[string]example // by the flow's tuple
 	void     map[int]bool       // conversations whose state may differ
+	drawn    map[string]bool    // by tuple: see fuzzchance_test.go
 	want     *record
 	got      *record
 	failures int
@@ -71,6 +72,7 @@ func judge(t *testing.T, c router, s *fuzzScript, want, got *record) *tally {
 	for i, x := range s.items {
 		j.learn(x, want.seen[i])
 	}
+	j.drawn = drawn(want, got)
 	for i := range s.items {
 		j.frame(i, want.seen[i], got.seen[i])
 	}
@@ -102,7 +104,14 @@ func (j *judgement) frame(i int, want, got []capture) {
 	}
 	same := len(want) == len(got)
 	for n := 0; same && n < len(want); n++ {
-		same = bytes.Equal(j.normal(x, want[n].frame), j.normal(x, got[n].frame)) && want[n].offload == got[n].offload
+		w, g := j.normal(x, want[n].frame), j.normal(x, got[n].frame)
+		same = want[n].offload == got[n].offload
+		if same && !bytes.Equal(w, g) {
+			why := j.chance(x, w, g)
+			if same = why != ""; same {
+				j.count.count[why]++
+			}
+		}
 	}
 	if same {
 		return
@@ -240,7 +249,7 @@ func joined(all []capture) []byte {
 // too long, or at the end of its TTL.
 func refused(in, out []byte) bool {
 	v, w := look(in), look(out)
-	if !w.ok || w.proto != protoICMP && w.proto != protoICMPv6 || w.end < w.l4+8+v.header+8 {
+	if !v.ok || v.l4+8 > v.end || !w.ok || w.proto != protoICMP && w.proto != protoICMPv6 || w.end < w.l4+8+v.l4-14+8 {
 		return false
 	}
 	at, size := 14+12, 8
@@ -289,7 +298,7 @@ func repeats(in, out, example, dscp []byte) bool {
 }
 
 // normal is a frame without what no two performances have in common: see compare_test.go,
-// and the IPv4 id of what the router says itself.
+// and the IPv4 id and the time of day of what the router says itself.
 func (j *judgement) normal(x item, frame []byte) []byte {
 	frame = normal(slices.Clone(frame))
 	v := look(frame)
@@ -303,8 +312,8 @@ func (j *judgement) normal(x item, frame []byte) []byte {
 		return frame
 	}
 	source, dest := v.addresses()
-	if in := look(x.frame); in.family == 4 && bytes.Equal(frame[18:20], x.frame[18:20]) && v.proto == in.proto {
-		if from, to := in.addresses(); from != dest || to != source { // an answer has that id by chance
+	if in := look(x.frame); in.family == 4 && bytes.Equal(frame[18:20], x.frame[18:20]) && v.proto == in.proto && !refused(x.frame, frame) {
+		if from, to := in.addresses(); from != dest || to != source { // an answer, and what refused() finds, has that id by chance
 			return frame
 		}
 	}
@@ -312,6 +321,10 @@ func (j *judgement) normal(x item, frame []byte) []byte {
 		if source.String() == own {
 			clear(frame[18:20])
 			clear(frame[24:26])
+			if v.proto == protoICMP && v.l4+20 <= len(frame) && frame[v.l4] == timestampReply {
+				clear(frame[v.l4+2 : v.l4+4])
+				clear(frame[v.l4+12 : v.l4+20])
+			}
 		}
 	}
 	return frame

@@ -1,6 +1,7 @@
 package twin
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -54,6 +55,58 @@ func TestFuzzJudge(t *testing.T) {
 		j.learn(c.before, out(c.before.frame))
 		if got := j.exception(item{frame: c.frame}, nil, out(c.frame)); got != c.want {
 			t.Errorf("a frame %s: %q, want %q", c.what, got, c.want)
+		}
+	}
+}
+
+// TestFuzzChance: what of two frames, or of two connections, may differ by chance, and what may not.
+func TestFuzzChance(t *testing.T) {
+	out := func(port uint16, data, kind byte) []byte {
+		l := leg{
+			mac: net.HardwareAddr{2, 0, 0, 0, 0, 3}, via: net.HardwareAddr{2, 0, 0, 0, 0, 4},
+			source: netip.AddrPortFrom(netip.MustParseAddr("198.19.0.1"), port), dest: netip.MustParseAddrPort("198.19.0.2:2000"),
+		}
+		f := l.packet(header{ttl: 63, tos: kind}, protoUDP, udp(port, 2000, []byte{1, 2, 3, data}))
+		f[41] = 1
+		look(f).seal()
+		return f
+	}
+	zero := func(sum byte) []byte { // only what is in it counts here
+		f := out(1000, 4, 0)
+		f[24], f[25] = sum, sum
+		return f
+	}
+	in := leg{
+		mac: net.HardwareAddr{2, 0, 0, 0, 0, 1}, via: net.HardwareAddr{2, 0, 0, 0, 0, 2},
+		source: netip.MustParseAddrPort("198.18.0.2:1000"), dest: netip.MustParseAddrPort("198.19.0.2:2000"),
+	}
+	x := item{frame: in.packet(header{ttl: 64}, protoUDP, udp(1000, 2000, []byte{1, 2, 3, 4}))}
+	line := func(from string, port int) string {
+		return fmt.Sprintf("original {17 %s 198.19.0.2:2000 0 0} reply {17 198.19.0.2:2000 198.19.0.1:%d 0 0} status 0x188 mark 0x0 tcp 0", from, port)
+	}
+	wrong := out(7000, 4, 0)
+	wrong[len(wrong)-1] ^= 1
+	for _, c := range []struct {
+		what       string
+		ours       int // shunt's port behind the NAT, where the kernel's is 8000
+		want, got  []byte
+		result     string
+		conntracks int // lines that are left to compare
+	}{
+		{"two drawn ports", 7000, out(8000, 4, 0), out(7000, 4, 0), byDrawnPort, 1},
+		{"drawn by the kernel alone", 1000, out(8000, 4, 0), out(1000, 4, 0), "", 2},
+		{"two drawn ports, other data", 7000, out(8000, 4, 0), out(7000, 5, 0), "", 1},
+		{"two drawn ports, a wrong checksum", 7000, out(8000, 4, 0), wrong, "", 1},
+		{"two drawn ports, another DSCP", 7000, out(8000, 4, 0), out(7000, 4, 0x20), "", 1},
+		{"negative zero of the kernel", 8000, zero(0xff), zero(0), byNegativeZero, 2},
+		{"negative zero of shunt", 8000, zero(0), zero(0xff), "", 2},
+		{"another checksum", 8000, zero(0xff), zero(1), "", 2},
+	} {
+		want := &record{conntrack: []string{line("198.18.0.2:1000", 8000), line("198.18.0.2:3000", 3000)}}
+		got := &record{conntrack: []string{line("198.18.0.2:1000", c.ours), line("198.18.0.2:3000", 3000)}}
+		j := &judgement{T: t, drawn: drawn(want, got)}
+		if result := j.chance(x, c.want, c.got); result != c.result || len(want.conntrack) != c.conntracks || len(got.conntrack) != c.conntracks {
+			t.Errorf("%s: %q, want %q; left of conntrack: %q and %q", c.what, result, c.result, want.conntrack, got.conntrack)
 		}
 	}
 }

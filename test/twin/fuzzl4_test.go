@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// timestamp is the IPv4 option.
-const timestamp = 68
+// timestamp is the IPv4 option, timestampReply the ICMP type: both tell the time of day.
+const timestamp, timestampReply = 68, 14
 
 // ipOptions puts IPv4 options behind the header: no-operations, record route, router alert,
 // source routes, or anything but a timestamp, which no two routers fill in alike.

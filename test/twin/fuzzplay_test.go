@@ -293,14 +293,15 @@ func (a *arena) liberal(conversations []int) (bool, string) {
 	return true, ""
 }
 
-// connections are what conntrack knows. When a UDP connection that began among the mutants
-// becomes ASSURED depends on the time between two of its packets, so that bit is left out.
+// connections are what conntrack knows. When a UDP connection that began among the mutants becomes ASSURED depends
+// on the time between two of its packets, and when a GRE one that has one address at both ends does on how many
+// of them went before shunt repeats them: the second is the reply to the first. So that bit is left out.
 func (a *arena) connections() (all []string) {
 	a.Helper()
 	entries, err := dumpConntrack(a.lab.LAN.NS)
 	a.must(err)
 	for _, c := range entries {
-		if c.Original.Proto == protoUDP && !slices.ContainsFunc(a.script.conversations, func(v *conversation) bool {
+		if (c.Original.Proto == protoUDP || c.Original.Proto == protoGRE) && !slices.ContainsFunc(a.script.conversations, func(v *conversation) bool {
 			return v.ends[0].source == c.Original.Source && v.ends[0].dest == c.Original.Destination
 		}) {
 			c.Status &^= assured
