@@ -301,7 +301,8 @@ func (a *arena) connections() (all []string) {
 	entries, err := dumpConntrack(a.lab.LAN.NS)
 	a.must(err)
 	for _, c := range entries {
-		if (c.Original.Proto == protoUDP || c.Original.Proto == protoGRE) && !slices.ContainsFunc(a.script.conversations, func(v *conversation) bool {
+		self := c.Original.Proto == protoGRE && c.Original.Source == c.Original.Destination
+		if (c.Original.Proto == protoUDP || self) && !slices.ContainsFunc(a.script.conversations, func(v *conversation) bool {
 			return v.ends[0].source == c.Original.Source && v.ends[0].dest == c.Original.Destination
 		}) {
 			c.Status &^= assured
