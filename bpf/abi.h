@@ -45,6 +45,7 @@ enum loaded {
 	SEGMENTS,			/* of a CPU */
 	SEGMENTS_SIZE,			/* in bytes */
 	LOSSES_SIZE,
+	SIGHTING_AGE,			/* after which a sighting teaches nothing, in ns; below 2^31 */
 };
 
 /*
@@ -107,7 +108,7 @@ enum reason {
 	REASON_UNSIGHTED,		/* local traffic, or a packet not due for learning */
 	REASON_REDIRECTED,		/* by the fast path or by another tc program */
 	REASON_LOCAL_SOCKET,		/* skb memory reused by this host's own traffic */
-	REASON_STALE_SIGHTING,		/* over 1 ms old */
+	REASON_STALE_SIGHTING,		/* older than SIGHTING_AGE */
 	REASON_OTHER_PACKET,		/* same skb memory, another packet */
 	REASON_PORT_UNKNOWN,		/* came in or goes out by a port that is not fast */
 	REASON_ENCAPSULATED,		/* another protocol comes out than went in */

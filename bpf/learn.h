@@ -377,7 +377,7 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 		return REASON_REDIRECTED;
 	if (k->sk)
 		return REASON_LOCAL_SOCKET;
-	if (bpf_ktime_get_ns() - g->time > SIGHTING_NS)
+	if ((__s64)LOADED(bpf_ktime_get_ns() - g->time, -, SIGHTING_AGE) > 0)
 		return REASON_STALE_SIGHTING;
 	if ((__u32)k->skb_iif != iif || (skb->len != g->len && !g->gso))
 		return REASON_OTHER_PACKET;

@@ -3,15 +3,13 @@
  * sight.h: TC ingress writes down what a packet looked like that is due for
  * learning; TC egress finds it again by the skb pointer, on the same CPU.
  *
- * skb memory is reused at once, so every packet that is not sighted erases what an
- * earlier one left under its pointer, and a sighting counts for 1 ms only.
+ * skb memory is reused at once, so every packet that is not sighted erases the sighting
+ * that an earlier one left under its pointer, and a sighting expires after SIGHTING_AGE.
  */
 #ifndef SHUNT_SIGHT_H
 #define SHUNT_SIGHT_H
 
 #include "skb.h"
-
-enum { SIGHTING_NS = 1000000 };
 
 /* sk_buffs are 256 bytes apart; two under way in one row cost a lesson, no more. */
 static __always_inline struct sighting *sighting_of(__u64 cpu, const struct sk_buff *k)

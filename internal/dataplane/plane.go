@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -40,7 +42,14 @@ type Options struct {
 	Dir   string // directory on a bpffs
 	Flows int    // slots, a power of two
 	Netns uint32 // inode number of this network namespace
+
+	// SightingAge is how old a sighting may be when its packet comes out, under 2 s; 0 means DefaultSightingAge.
+	SightingAge time.Duration
 }
+
+// DefaultSightingAge is longer than a packet's way through the stack, and too short for the
+// memory of its skb to be another packet's that TC ingress has not seen.
+const DefaultSightingAge = time.Millisecond
 
 // Settings are what the daemon tells every packet. Times are in jiffies.
 type Settings struct {
@@ -299,6 +308,7 @@ func (o Options) loaded() map[tcLoaded]int {
 	return map[tcLoaded]int{
 		tcLoadedCPUS: cpus() - 1, tcLoadedNETNS: int(o.Netns),
 		tcLoadedBUCKET_SHIFT: 32 - bits.Len(uint(o.Flows/int(tcAbiWAYS)-1)),
+		tcLoadedSIGHTING_AGE: int(cmp.Or(o.SightingAge, DefaultSightingAge)),
 	}
 }
 

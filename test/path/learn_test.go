@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"shunt/internal/dataplane"
 	"shunt/internal/dataplane/exercise"
 )
 
@@ -232,26 +233,34 @@ func TestMTU(t *testing.T) {
 	}
 }
 
-// TestSlowNeighbour: a packet that had to wait for ARP comes out of what was sighted
-// long before, and teaches nothing.
+// TestSlowNeighbour: a packet that waits for ARP teaches as long as its sighting is young.
 func TestSlowNeighbour(t *testing.T) {
-	b := open(t, exercise.Options{})
-	in, out := b.udp4()
-	in.Dst = addr("198.19.0.77:2000")
-	out = b.routed(in)
-	out.To = net.HardwareAddr{2, 0, 0, 0, 19, 77}
-	ask := b.arp(1, b.WAN.MAC, net.HardwareAddr{255, 255, 255, 255, 255, 255}, b.WAN.MAC, make(net.HardwareAddr, 6), "\xc6\x13\x00\x01", "\xc6\x13\x00\x4d")
-	answer := b.arp(2, out.To, b.WAN.MAC, out.To, b.WAN.MAC, "\xc6\x13\x00\x4d", "\xc6\x13\x00\x01")
-	b.forth(t, teaches+"unsighted", in.Bytes(), ask)
-	time.Sleep(5 * time.Millisecond)
-	check(t, b.server.Drain())
-	b.counts(t, "xdp not_ip, tc-ingress judged, tc-egress stale_sighting", func() {
-		check(t, b.server.Send(answer))
-		got, err := b.server.Receive(patience)
-		check(t, err)
-		same(t, "after ARP", got, out.Bytes())
-	})
-	b.answers(t, queryOf(in), "stale_sighting")
+	for _, c := range []struct {
+		reason string
+		age    time.Duration
+	}{{"stale_sighting", dataplane.DefaultSightingAge}, {"learned", 0}} {
+		t.Run(c.reason, func(t *testing.T) {
+			b := open(t, exercise.Options{SightingAge: c.age})
+			in, out := b.udp4()
+			in.Dst = addr("198.19.0.77:2000")
+			out = b.routed(in)
+			out.To = net.HardwareAddr{2, 0, 0, 0, 19, 77}
+			ask := b.arp(1, b.WAN.MAC, net.HardwareAddr{255, 255, 255, 255, 255, 255}, b.WAN.MAC, make(net.HardwareAddr, 6), "\xc6\x13\x00\x01", "\xc6\x13\x00\x4d")
+			answer := b.arp(2, out.To, b.WAN.MAC, out.To, b.WAN.MAC, "\xc6\x13\x00\x4d", "\xc6\x13\x00\x01")
+			b.forth(t, teaches+"unsighted", in.Bytes(), ask)
+			time.Sleep(2 * dataplane.DefaultSightingAge)
+			check(t, b.server.Drain())
+			b.counts(t, "xdp not_ip, tc-ingress judged, tc-egress "+c.reason, func() {
+				check(t, b.server.Send(answer))
+				got, err := b.server.Receive(patience)
+				check(t, err)
+				same(t, "after ARP", got, out.Bytes())
+			})
+			if c.reason == "stale_sighting" {
+				b.answers(t, queryOf(in), c.reason)
+			}
+		})
+	}
 }
 
 // arp builds RFC 826's packet.

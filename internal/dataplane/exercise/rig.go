@@ -1,11 +1,13 @@
 package exercise
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -20,6 +22,8 @@ type Options struct {
 	TCOnly   bool         // ports without XDP
 	Offloads lab.Offloads // of client and server
 	Flows    int          // slots, a power of two; 0: 4096
+
+	SightingAge time.Duration // 0: a second, so that a packet may stand still inside the stack of a busy machine
 }
 
 // Rig is a loaded data path on the two ports of a lab's router.
@@ -93,7 +97,7 @@ func (r *Rig) attach(o Options) error {
 		return err
 	}
 	r.LANIndex, r.WANIndex = lan.Index, wan.Index
-	if r.Plane, err = dataplane.Open(dataplane.Options{Dir: r.BPFFS(), Flows: o.Flows}); err != nil {
+	if r.Plane, err = dataplane.Open(dataplane.Options{Dir: r.BPFFS(), Flows: o.Flows, SightingAge: cmp.Or(o.SightingAge, time.Second)}); err != nil {
 		return err
 	}
 	r.programs, r.maps = r.Plane.Objects()
