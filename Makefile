@@ -21,7 +21,7 @@ BENCHES := firewall flows rules tcp connections instructions changes attacks lab
 # The cases of `shunt bench instructions` that are ours to change.
 OURS := shunt-xdp shunt-xdp6 shunt-tc shunt-tax shunt-swap shunt-php shunt-pop shunt-push shunt-pop-swap
 
-.PHONY: help deps go root generate build test test-vm interop conformance change chaos fuzz demo bench bench-check bench-baseline lint fmt clean
+.PHONY: help deps go root generate build test test-noisy test-vm interop conformance change chaos fuzz demo bench bench-check bench-baseline lint fmt clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,7 +55,11 @@ build: deps generate ## build build/shunt
 	go build -trimpath -o build/shunt ./cmd/shunt
 
 test: root build lint ## check and test everything, Debian's kernels in short; needs root
-	go test -count=1 -p 1 -timeout 30m ./...
+	go run ./test/run
+
+SEED := 0
+test-noisy: root build lint ## test everything on CPUs that are taken away now and then, each test once; SEED=N repeats a run
+	go run ./test/run -noisy -seed $(SEED)
 
 test-vm: root build ## run all of e2e and twin under Debian's kernel 6.12, emulated; minutes
 	go test -count=1 -v -parallel 3 -timeout 1h ./test/vm -full
