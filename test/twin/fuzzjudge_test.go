@@ -116,9 +116,10 @@ func (j *judgement) frame(i int, want, got []capture) {
 	if same {
 		return
 	}
-	if why := j.exception(x, want, got); why != "" {
+	in := j.datagram(i)
+	if why := j.exception(x, in, want, got); why != "" {
 		j.count.count[why]++
-		if e := j.examples[look(untagged(x.frame)).tuple()]; !e.mutants && (x.control || why == byAfter) {
+		if e := j.examples[look(in).tuple()]; !e.mutants && (x.control || why == byAfter) {
 			j.void[e.flow/2] = true
 		}
 		return
@@ -181,9 +182,32 @@ func (j *judgement) doubtful(x item) string {
 	return ""
 }
 
-// exception says which of the exceptions a difference is, "" if none.
-func (j *judgement) exception(x item, want, got []capture) string {
-	in := untagged(x.frame)
+// datagram returns the frame of an item or, if the item is the fragment that completes a
+// datagram, that datagram: conntrack judges it whole (nf_ct_defrag).
+func (j *judgement) datagram(i int) []byte {
+	last := untagged(j.s.items[i].frame)
+	v := look(last)
+	if !v.fragment {
+		return last
+	}
+	parts := []capture{{frame: last}}
+	for n := i - 1; n >= 0 && j.s.items[n].flow == j.s.items[i].flow; n-- {
+		part := untagged(j.s.items[n].frame)
+		if w := look(part); !w.fragment || w.id() != v.id() {
+			break
+		}
+		parts = append(parts, capture{frame: part})
+	}
+	slices.SortFunc(parts, func(a, b capture) int { return look(a.frame).offset() - look(b.frame).offset() })
+	if whole := joined(parts); len(parts) > 1 && whole != nil {
+		return whole
+	}
+	return last
+}
+
+// exception says which of the exceptions a difference is, "" if none. in is what conntrack
+// judged when the item came in.
+func (j *judgement) exception(x item, in []byte, want, got []capture) string {
 	v := look(in)
 	e, ok := j.examples[v.tuple()]
 	if !ok || j.c.open {
@@ -221,7 +245,8 @@ func (j *judgement) exception(x item, want, got []capture) string {
 	return byWindow
 }
 
-// joined is the one frame that came out, put together again if the router has cut it (IPv4).
+// joined is the one frame that came out, put together again if it is in fragments; nil if
+// they are not all of one datagram.
 func joined(all []capture) []byte {
 	if len(all) == 0 {
 		return nil
@@ -230,18 +255,29 @@ func joined(all []capture) []byte {
 	if len(all) == 1 {
 		return out
 	}
-	header := look(out).l4
-	for _, c := range all[1:] {
+	first := look(out)
+	length := 0
+	for _, c := range all {
 		v := look(c.frame)
-		if !v.ok || v.family != 4 || 8*int(binary.BigEndian.Uint16(c.frame[20:])&0x1fff) != len(out)-header {
+		if !v.ok || !v.fragment || v.id() != first.id() || v.offset() != length {
 			return nil
 		}
+		length += v.end - v.l4
+	}
+	out = out[:14+first.header]
+	for _, c := range all {
+		v := look(c.frame)
 		out = append(out, c.frame[v.l4:v.end]...)
 	}
-	binary.BigEndian.PutUint16(out[16:], uint16(len(out)-14))
+	if first.family == 6 {
+		out[20] = first.proto
+		binary.BigEndian.PutUint16(out[18:], uint16(length))
+		return out
+	}
+	binary.BigEndian.PutUint16(out[16:], uint16(first.header+length))
 	clear(out[20:22])
 	clear(out[24:26])
-	binary.BigEndian.PutUint16(out[24:], ^fold(sum(out[14:header])))
+	binary.BigEndian.PutUint16(out[24:], ^fold(sum(out[14:first.l4])))
 	return out
 }
 

@@ -1,7 +1,9 @@
 package twin
 
 import (
+	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -53,8 +55,42 @@ func TestFuzzJudge(t *testing.T) {
 	} {
 		j := &judgement{T: t, examples: map[string]example{}, void: map[int]bool{0: c.void}}
 		j.learn(c.before, out(c.before.frame))
-		if got := j.exception(item{frame: c.frame}, nil, out(c.frame)); got != c.want {
+		if got := j.exception(item{frame: c.frame}, c.frame, nil, out(c.frame)); got != c.want {
 			t.Errorf("a frame %s: %q, want %q", c.what, got, c.want)
+		}
+	}
+}
+
+// TestFuzzDatagram: conntrack judges a datagram that comes in fragments by its TCP header,
+// which may be in two of them, in any order.
+func TestFuzzDatagram(t *testing.T) {
+	for _, six := range []bool{false, true} {
+		l := leg{
+			mac: net.HardwareAddr{2, 0, 0, 0, 0, 1}, via: net.HardwareAddr{2, 0, 0, 0, 0, 2},
+			source: netip.MustParseAddrPort("198.18.0.2:1000"), dest: netip.MustParseAddrPort("198.19.0.2:2000"),
+		}
+		if six {
+			l.source, l.dest = netip.MustParseAddrPort("[2001:2:0:18::2]:1000"), netip.MustParseAddrPort("[2001:2:0:19::2]:2000")
+		}
+		c := &conversation{name: "tcp", proto: protoTCP, ends: [2]leg{l, l}}
+		frame := number(0, c.talk(0, 1))[0].frame
+		m := &mutant{Rand: rand.New(rand.NewPCG(1, 0)), conversation: c, frame: slices.Clone(frame)}
+		if !fragmented(m) || len(m.more) != 1 {
+			t.Fatal("no fragments were drawn")
+		}
+		parts := [][]byte{m.frame, m.more[0]}
+		for range 2 {
+			j := &judgement{T: t, s: &fuzzScript{items: []item{{frame: frame}, {frame: parts[0]}, {frame: parts[1]}}}}
+			for i, want := range [][]byte{frame, parts[0], frame} {
+				if got := j.datagram(i); want != nil && !bytes.Equal(got[14:], want[14:]) {
+					t.Errorf("IPv6 %t, item %d: got % x, want % x", six, i, got, want)
+				}
+			}
+			slices.Reverse(parts)
+		}
+		j := &judgement{T: t, s: &fuzzScript{items: []item{{frame: parts[1]}}}}
+		if got := j.datagram(0); !bytes.Equal(got, parts[1]) {
+			t.Errorf("IPv6 %t: a fragment alone became % x", six, got)
 		}
 	}
 }

@@ -68,6 +68,23 @@ func (v view) addresses() (source, dest netip.Addr) {
 	return netip.AddrFrom16([16]byte(v.frame[22:])), netip.AddrFrom16([16]byte(v.frame[38:]))
 }
 
+// id is of the datagram that a fragment belongs to. In IPv6 the fragment header must be the
+// only extension header.
+func (v view) id() string {
+	if v.family == 4 {
+		return string(v.frame[18:20]) + string(v.frame[26:34])
+	}
+	return string(v.frame[v.l4-4:v.l4]) + string(v.frame[22:54])
+}
+
+// offset is where a fragment belongs in its datagram, in bytes.
+func (v view) offset() int {
+	if v.family == 4 {
+		return 8 * int(binary.BigEndian.Uint16(v.frame[20:])&0x1fff)
+	}
+	return int(binary.BigEndian.Uint16(v.frame[v.l4-6:]) &^ 7)
+}
+
 // sum is where the L4 checksum is, or -1.
 func (v view) sum() int {
 	at := sumAt(v.proto)
