@@ -70,8 +70,9 @@ interop: root build ## send a million packets over paths of shunt's and the kern
 conformance: root build ## write docs/mpls-conformance.md: every MPLS case, of shunt and of Debian's kernel 6.12, emulated; minutes
 	go test -count=1 -v -timeout 30m ./test/mpls -run 'TestConformance$$' -vm -update
 
-change: root build ## make every kind of change 30 times, and print how soon each is obeyed; a quarter of an hour
+change: root build ## make every kind of change 30 times, and assert how soon each is obeyed; a quarter of an hour
 	go test -count=1 -v -timeout 1h ./test/change -run TestChanges -times 30 -strict
+	go test -count=1 -v ./test/e2e -run TestPeerStopsTakingFrames -strict
 
 chaos: root build ## do at random, for ten minutes, what can be done to a router and to daemons
 	go test -count=1 -v -timeout 1h ./test/change -run TestChaos -chaos 10m

@@ -9,10 +9,14 @@
 // change to the last packet that was still treated as before is measured, and printed in a table. A
 // flow that is then dropped must never be repeated again, one that is not must be.
 //
+// A change that is announced must be obeyed long before a lease ends, so no lease hides a deaf
+// daemon. That it is obeyed within 20 ms, and the others within a lease, is asserted with -strict
+// alone (make change), because a busy machine takes that long for anything.
+//
 // chaos_test.go does such things at random, to two routers at a time of which one has shunt.
 //
-// Times are those of this machine and of veths. Where the machine itself stands still during a
-// measurement (the sender's thread tells), that one is taken again. It needs root.
+// Times are those of this machine and of veths. With -strict, a measurement during which the machine
+// itself stood still (the sender's thread tells) is taken again. It needs root.
 package change
 
 import (
@@ -32,18 +36,19 @@ var program, upgrade string
 var (
 	times  = flag.Int("times", 2, "how often each kind of change is made, each way")
 	each   = flag.Duration("each", time.Millisecond, "a packet of each flow is sent so often")
-	strict = flag.Bool("strict", false, "judge the 99th percentile of each kind, not the best")
+	strict = flag.Bool("strict", false, "assert how soon changes are obeyed, by the 99th percentile of each kind")
 )
 
 const (
-	// What is announced is to be obeyed within this.
+	// What is announced is to be obeyed within this, on a machine that has nothing else to do.
 	atOnce = 20 * time.Millisecond
-	// Of changes that are announced: so long that no lease ends in time to hide a deaf daemon.
-	longLease = 4 * time.Second
+	// On any machine what happens at all happens within this.
+	inTheEnd = 5 * time.Second
+	// Of changes that are announced: several times inTheEnd, even where conntrack's timeout
+	// halves it.
+	longLease = 30 * time.Second
 	// Of those that are not, and that have a lease to wait for.
 	shortLease = 500 * time.Millisecond
-	// So many times more a kind of change is made if it was obeyed too late.
-	mostMore = 4
 	// Leases are up to an eighth longer (design, lease).
 	jitter = 8
 )
@@ -95,18 +100,15 @@ func (k *kind) run(t *testing.T) {
 		for i := range *times {
 			k.repeat(r, m, row, k.watch(r, i+1 == *times))
 		}
-		for range mostMore {
-			if !*strict && row.tardy() > 0 { // perhaps the machine was busy
-				k.repeat(r, m, row, k.watch(r, false))
-			}
-		}
 		r.end()
 		row.kernel = m.losses
 		measured.add(row)
 		rows = append(rows, row)
 	}
 	for _, row := range rows {
-		row.judge(t)
+		if *strict {
+			row.judge(t)
+		}
 	}
 }
 
@@ -116,7 +118,7 @@ func (k *kind) model(r *rig) *model {
 	m := &model{before: r.forwarded()}
 	if k.prepare != nil {
 		k.prepare(r)
-		r.reach("prepared, without shunt", m.before, time.Second)
+		r.reach("prepared, without shunt", m.before, inTheEnd)
 	}
 	icmp, from := r.pump.icmp(), time.Now()
 	k.change(r)
@@ -127,12 +129,12 @@ func (k *kind) model(r *rig) *model {
 		r.t.Fatalf("without shunt the change moved %d flows, want %d or more (none for 0)", n, k.moves)
 	}
 	k.undo(r)
-	r.reach("after the undoing", m.before, 5*time.Second)
+	r.reach("after the undoing", m.before, inTheEnd)
 	return m
 }
 
-// repeat makes the change once more, with shunt. If the machine stood still while it was
-// measured, the measurement does not count; on a machine that does so all the time there is none.
+// repeat makes the change once more, with shunt. Where times are asserted, a measurement does not
+// count during which the machine stood still; on a machine that does so all the time there is none.
 func (k *kind) repeat(r *rig, m *model, row *row, watch time.Duration) {
 	r.t.Helper()
 	for range 5 {
@@ -140,7 +142,7 @@ func (k *kind) repeat(r *rig, m *model, row *row, watch time.Duration) {
 		if r.t.Failed() {
 			r.t.Fatalf("%s, %s: see above", k.name, r.way)
 		}
-		if !k.announced || still < late {
+		if !*strict || !k.announced || still < late {
 			row.samples = append(row.samples, s)
 			return
 		}
@@ -152,11 +154,11 @@ func (k *kind) repeat(r *rig, m *model, row *row, watch time.Duration) {
 // long the machine stood still meanwhile.
 func (k *kind) once(r *rig, m *model, watch time.Duration) (s sample, still time.Duration) {
 	r.t.Helper()
-	r.reach("before the change", m.before, 5*time.Second)
+	r.reach("before the change", m.before, inTheEnd)
 	r.fast("before the change", k.repeated(m.before), r.way)
 	if k.prepare != nil {
 		k.prepare(r)
-		r.reach("prepared", m.before, 5*time.Second)
+		r.reach("prepared", m.before, inTheEnd)
 	}
 	if !k.deaf {
 		r.fast("prepared", k.repeated(m.before), r.way)
@@ -164,8 +166,11 @@ func (k *kind) once(r *rig, m *model, watch time.Duration) (s sample, still time
 	icmp, from := r.pump.icmp(), time.Now()
 	k.change(r)
 	changed, spread, words := k.moment(r, from)
-	// long enough to see how late it is
-	settled := r.reach("after the change", m.after, r.lease+r.lease/jitter+time.Second)
+	limit := inTheEnd
+	if !k.announced {
+		limit += r.lease + r.lease/jitter
+	}
+	settled := r.reach("after the change", m.after, limit)
 	still = max(r.pump.stalled(from, settled), spread)
 	k.afterwards(r, m, watch)
 	end := time.Now()
@@ -212,11 +217,13 @@ func (k *kind) repeated(v view) []bool {
 	return should
 }
 
-// watch is for how long what is dropped must not be repeated again: a lease, where that is short
-// or, for the last time, time is no matter.
+// watch is for how long what is dropped must not be repeated again: a lease, where that is short.
 func (k *kind) watch(r *rig, last bool) time.Duration {
-	if *strict && last || !k.announced {
+	switch {
+	case !k.announced:
 		return r.lease + r.lease/jitter
+	case *strict && last:
+		return inTheEnd
 	}
 	return 150 * time.Millisecond
 }

@@ -17,15 +17,15 @@ const (
 // view is the one outcome that each stream's packets have at a time.
 type view []outcome
 
-// look is the view of the last moment; or none, and the stream that had several outcomes. If
-// nothing could be sent, nothing is the outcome.
+// look is the view of the last moment; or none, and the stream that had several outcomes, or
+// whose turn has not come because the machine stood still. What could not be sent is lost.
 func (p *pump) look() (view, int) {
 	to := time.Now().Add(-flight)
 	v := make(view, len(p.streams))
 	for i := range v {
 		seen := map[outcome]int{}
-		p.each(i, to.Add(-window), to, func(k packet) { seen[k.outcome]++ })
-		if len(seen) > 1 {
+		p.tried(i, to.Add(-window), to, func(k packet) { seen[k.outcome]++ })
+		if len(seen) != 1 {
 			return nil, i
 		}
 		for o := range seen {
@@ -39,7 +39,7 @@ func (p *pump) look() (view, int) {
 func (r *rig) steady(when string) view {
 	r.t.Helper()
 	time.Sleep(window + flight)
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(inTheEnd); ; time.Sleep(5 * time.Millisecond) {
 		v, unsteady := r.pump.look()
 		if v != nil {
 			return v
@@ -53,7 +53,7 @@ func (r *rig) steady(when string) view {
 // forwarded waits until every stream has one outcome, and is not lost.
 func (r *rig) forwarded() view {
 	r.t.Helper()
-	for deadline := time.Now().Add(3 * time.Second); ; {
+	for deadline := time.Now().Add(inTheEnd); ; {
 		v := r.steady("before the change, without shunt")
 		missing := slices.Index(v, lost)
 		if missing < 0 {

@@ -22,6 +22,7 @@ const lost outcome = 0
 type packet struct {
 	sent, got int64
 	outcome   outcome
+	unsent    bool // its device was down or gone
 }
 
 // stream is a flow and what became of its packets, by number from base on.
@@ -154,7 +155,9 @@ func (p *pump) next(s *stream) error {
 	sent, err := p.taps[s.from].send(frame)
 	if !sent {
 		p.mu.Lock()
-		s.packets = s.packets[:len(s.packets)-1]
+		if n >= s.base {
+			s.packets[n-s.base].unsent = true
+		}
 		p.mu.Unlock()
 	}
 	return err
@@ -260,6 +263,15 @@ func (p *pump) stalled(from, to time.Time) (longest time.Duration) {
 
 // each calls f for the packets of a stream that were sent from one time up to another.
 func (p *pump) each(stream int, from, to time.Time, f func(packet)) {
+	p.tried(stream, from, to, func(k packet) {
+		if !k.unsent {
+			f(k)
+		}
+	})
+}
+
+// tried is each with the packets that could not be sent.
+func (p *pump) tried(stream int, from, to time.Time, f func(packet)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := p.streams[stream].packets

@@ -211,7 +211,7 @@ func (r *rig) hits() (packets []uint64, ways []string) {
 // fast waits until all streams that should be repeated are, by a way if one is named.
 func (r *rig) fast(when string, should []bool, way string) {
 	r.t.Helper()
-	for deadline := time.Now().Add(8 * time.Second); ; {
+	for deadline := time.Now().Add(2 * inTheEnd); ; {
 		before, _ := r.hits()
 		time.Sleep(25 * time.Millisecond)
 		after, ways := r.hits()
@@ -234,7 +234,7 @@ func (r *rig) fast(when string, should []bool, way string) {
 func (r *rig) still() []uint64 {
 	r.t.Helper()
 	before, _ := r.hits()
-	for deadline := time.Now().Add(3 * time.Second); ; {
+	for deadline := time.Now().Add(inTheEnd); ; {
 		time.Sleep(50 * time.Millisecond)
 		after, _ := r.hits()
 		if slices.Equal(before, after) {

@@ -42,7 +42,7 @@ func TestConnectionDeleted(t *testing.T) {
 				t.Fatal(errs)
 			}
 			gone := time.Now()
-			r.eventually("conntrack knows the connection again", time.Second, func() bool { speak(); return r.mapped(deleted) })
+			r.eventually("conntrack knows the connection again", patience, func() bool { speak(); return r.mapped(deleted) })
 			t.Logf("%v after conntrack -D", time.Since(gone))
 			r.eventually("it is repeated again", patience, func() bool {
 				speak()

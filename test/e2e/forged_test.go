@@ -141,7 +141,7 @@ func forge(t *testing.T, way string) {
 		t.Errorf("a genuine reset: %v", err)
 	}
 	// with shunt, the daemon must tell conntrack that the reset was next in sequence
-	r.eventually("conntrack's state is CLOSE after a genuine reset", time.Second, func() bool { return r.state(port) == ctClose })
+	r.eventually("conntrack's state is CLOSE after a genuine reset", patience, func() bool { return r.state(port) == ctClose })
 	if way != "kernel" && len(r.armed()) != 0 {
 		t.Errorf("armed after a genuine reset: %+v", r.armed())
 	}
@@ -155,7 +155,7 @@ func forge(t *testing.T, way string) {
 	k.client.Write(make([]byte, 1000))
 	k.client.SetLinger(0)
 	k.client.Close()
-	r.eventually("conntrack's state is CLOSE after data and reset", time.Second, func() bool { return r.state(port+1) == ctClose })
+	r.eventually("conntrack's state is CLOSE after data and reset", patience, func() bool { return r.state(port+1) == ctClose })
 }
 
 // TestResetIPv6: conntrack is told of a genuine reset of either family, from either side.
@@ -176,7 +176,7 @@ func TestResetIPv6(t *testing.T) {
 				if err := expectError(ends[1-i], syscall.ECONNRESET); err != nil {
 					t.Errorf("a genuine reset: %v", err)
 				}
-				r.eventually("conntrack's state is CLOSE", time.Second, func() bool { return r.state(port+i) == ctClose })
+				r.eventually("conntrack's state is CLOSE", patience, func() bool { return r.state(port+i) == ctClose })
 			}
 		})
 	}

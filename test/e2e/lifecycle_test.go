@@ -83,7 +83,7 @@ func TestConnectionSurvives(t *testing.T) {
 			k.ends("the server", k.server, 0)
 			k.server.Close()
 			k.ends("the client", k.client, 0)
-			r.eventually("conntrack's state is TIME_WAIT", time.Second, func() bool { return r.state(port) == ctTimeWait })
+			r.eventually("conntrack's state is TIME_WAIT", patience, func() bool { return r.state(port) == ctTimeWait })
 		})
 	}
 }

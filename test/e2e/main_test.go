@@ -5,7 +5,7 @@
 // Each test builds a lab of its own and judges by what arrives at the far side, by
 // conntrack, and by what the API counted. Wherever shunt must not make a difference, the
 // same script runs without it and both ends are compared. Limits: veth devices only, and
-// times are judged for what they mean (a lease, a timeout), never for speed.
+// times are judged for what they mean (a lease, a timeout), for speed with -strict alone.
 package e2e
 
 import (
@@ -19,6 +19,8 @@ import (
 
 // program is the binary under test; upgrade is another build of it.
 var program, upgrade string
+
+var strict = flag.Bool("strict", false, "assert how soon what is promised happens, on a machine that has nothing else to do")
 
 func TestMain(m *testing.M) {
 	flag.Parse()

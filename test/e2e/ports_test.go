@@ -79,7 +79,7 @@ func TestRefusedPorts(t *testing.T) {
 			sink := r.sink(r.Server, 1)
 			r.fast("before", sink, true)
 			remove := c.set(r)
-			r.eventually("the port is refused", 3*time.Second, func() bool { return r.port("wan").State == api.PortRefused })
+			r.eventually("the port is refused", patience, func() bool { return r.port("wan").State == api.PortRefused })
 			if p := r.port("wan"); !strings.Contains(p.Reason, c.words) || p.Remedy == "" {
 				t.Errorf("reason %q, remedy %q; want %q", p.Reason, p.Remedy, c.words)
 			}
@@ -91,7 +91,7 @@ func TestRefusedPorts(t *testing.T) {
 			}
 			r.fast("refused", sink, false)
 			remove()
-			r.eventually("the port is taken again", 3*time.Second, func() bool { return r.port("wan").State != api.PortRefused })
+			r.eventually("the port is taken again", patience, func() bool { return r.port("wan").State != api.PortRefused })
 			r.fast("after", sink, true)
 		})
 	}
@@ -132,16 +132,16 @@ func TestPortsComeAndGo(t *testing.T) {
 			if wild {
 				r.rebuild()
 			}
-			r.eventually("wan is there", 3*time.Second, func() bool { return r.port("wan").XDPReceive })
+			r.eventually("wan is there", patience, func() bool { return r.port("wan").XDPReceive })
 			sink := r.sink(r.Server, 1)
 			r.fast("first", sink, true)
 			first := r.port("wan").Index
 			r.must(sink.Close())
 			r.ip("link del wan")
 			gone := map[bool]string{false: api.PortAbsent, true: ""}[wild]
-			r.eventually("wan is gone", 3*time.Second, func() bool { return r.port("wan").State == gone })
+			r.eventually("wan is gone", patience, func() bool { return r.port("wan").State == gone })
 			r.rebuild()
-			r.eventually("wan is back", 3*time.Second, func() bool { return r.port("wan").XDPReceive && r.port("wan").XDPTransmit })
+			r.eventually("wan is back", patience, func() bool { return r.port("wan").XDPReceive && r.port("wan").XDPTransmit })
 			if again := r.port("wan").Index; again == first {
 				t.Errorf("the new interface has the old one's index %d: the test did not test", again)
 			}
@@ -191,7 +191,7 @@ func TestPerPortXDP(t *testing.T) {
 	there := r.dialUDP(r.Client.NS, at.source, at.dest)
 	back := r.listenUDP(r.Server.NS, at.dest)
 	b := make([]byte, 10)
-	r.eventually("both directions are armed, each its way", 3*time.Second, func() bool {
+	r.eventually("both directions are armed, each its way", patience, func() bool {
 		there.Write([]byte("there"))
 		back.SetReadDeadline(time.Now().Add(time.Second))
 		_, from, err := back.ReadFromUDPAddrPort(b)

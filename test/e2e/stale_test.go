@@ -58,7 +58,7 @@ func TestTupleReused(t *testing.T) {
 			k.ends("the server", k.server, 0)
 			k.server.Close()
 			k.ends("the client", k.client, 0)
-			r.eventually("conntrack has seen both FIN", time.Second, func() bool { return r.state(port) == ctTimeWait })
+			r.eventually("conntrack has seen both FIN", patience, func() bool { return r.state(port) == ctTimeWait })
 			time.Sleep(1500 * time.Millisecond) // a lease, and the second after which a flow counts as idle
 
 			client := r.wire(r.Client)
@@ -101,7 +101,7 @@ func TestPausedTransfer(t *testing.T) {
 			k.ends("the server", k.server, 0)
 			k.server.Close()
 			k.ends("the client", k.client, 0)
-			r.eventually("conntrack's state is TIME_WAIT", time.Second, func() bool { return r.state(port) == ctTimeWait })
+			r.eventually("conntrack's state is TIME_WAIT", patience, func() bool { return r.state(port) == ctTimeWait })
 			if armed := r.armed(); len(armed) > 0 {
 				t.Errorf("armed after the end: %+v", armed)
 			}

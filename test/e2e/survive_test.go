@@ -61,7 +61,7 @@ func survive(t *testing.T, mode string, flows int) {
 	r.start(program, args...)
 	stop := r.background(r.generator(flows, rate))
 	way := map[string]string{"on": "xdp", "off": "tc", "auto": "xdp"}[mode]
-	r.eventually("all flows armed the "+way+" way", 6*time.Second, func() bool {
+	r.eventually("all flows armed the "+way+" way", patience, func() bool {
 		n := 0
 		for _, f := range r.armed() {
 			if f.Way == way {
@@ -150,7 +150,7 @@ func (r *rig) takenOver(mode string) {
 }
 
 // TestLeasesWithoutDaemon: with the daemon dead, flows renew themselves, and a changed
-// ruleset is obeyed within one lease and for good. In TC this also shows that a repeated
+// ruleset is obeyed and for good; how soon, test/change measures. In TC this also shows that a repeated
 // packet does not renew the lease it was repeated on.
 func TestLeasesWithoutDaemon(t *testing.T) {
 	for _, mode := range []string{"on", "off"} {
@@ -170,7 +170,7 @@ func leaseWithoutDaemon(t *testing.T, mode string, nat lab.NAT) {
 	r.start(program, args...)
 	sink := r.sink(r.Server, 1)
 	stop := r.background(r.generator(1, 5000))
-	r.eventually("the flow is armed", 3*time.Second, func() bool { return len(r.armed()) == 1 })
+	r.eventually("the flow is armed", patience, func() bool { return len(r.armed()) == 1 })
 	r.daemon.Kill9()
 	time.Sleep(5 * lease)
 	r.start(program, args...)
@@ -178,17 +178,23 @@ func leaseWithoutDaemon(t *testing.T, mode string, nat lab.NAT) {
 	if len(flows) != 1 {
 		t.Fatalf("after five leases without a daemon: %+v; want one flow", flows)
 	}
-	// a lease is up to an eighth shorter or longer
-	if most := int(flows[0].Age/(0.875*lease.Seconds())) + 1; flows[0].Renewals < 3 || int(flows[0].Renewals) > most {
+	// a lease is up to an eighth shorter or longer, and the new daemon's generation ends one
+	if most := int(flows[0].Age/(0.875*lease.Seconds())) + 2; flows[0].Renewals < 3 || int(flows[0].Renewals) > most {
 		t.Errorf("after five leases without a daemon: %+v; want one flow with 3 to %d renewals", flows, most)
 	}
-	r.eventually("the flow is armed again", 3*time.Second, func() bool { return len(r.armed()) == 1 })
+	r.eventually("the flow is armed again", patience, func() bool { return len(r.armed()) == 1 })
 	r.daemon.Kill9()
 
 	r.nft("table inet no { chain forward { type filter hook forward priority -10; udp dport 9 drop; }; }")
-	time.Sleep(lease + lease/8 + 200*time.Millisecond)
-	atEnd, err := sink.Stats()
-	r.must(err)
+	var atEnd traffic.Stats
+	r.eventually("the ruleset is obeyed", lease+patience, func() bool {
+		before, err := sink.Stats()
+		r.must(err)
+		time.Sleep(lease / 2)
+		atEnd, err = sink.Stats()
+		r.must(err)
+		return atEnd.Frames == before.Frames
+	})
 	time.Sleep(3 * lease)
 	later, err := sink.Stats()
 	r.must(err)
@@ -209,7 +215,7 @@ func TestLeasesEndAtFullSpeed(t *testing.T) {
 	r.start(program, with("--xdp", "on", "--lease", "100ms")...)
 	sink := r.sink(r.Server, 64)
 	g := r.generator(1, 0)
-	r.eventually("the flow is armed", 5*time.Second, func() bool {
+	r.eventually("the flow is armed", patience, func() bool {
 		r.send(g, 1024)
 		flows := r.armed()
 		return len(flows) == 1 && flows[0].Way == "xdp"

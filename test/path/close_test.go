@@ -349,7 +349,7 @@ func TestResetIsTold(t *testing.T) {
 				if got != want {
 					t.Errorf("told %+v, want %+v", got, want)
 				}
-			case <-time.After(time.Second):
+			case <-time.After(patience):
 				t.Fatalf("nobody was told of %v", want)
 			}
 		}

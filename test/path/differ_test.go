@@ -121,7 +121,7 @@ func (b *bench) differs(t *testing.T, found chan dataplane.Difference, want data
 		if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.AddrPort{}), cmpopts.IgnoreUnexported(dataplane.Difference{})); diff != "" {
 			t.Errorf("told (-want +got)\n%s", diff)
 		}
-	case <-time.After(time.Second):
+	case <-time.After(patience):
 		t.Fatal("nobody was told")
 	}
 }
@@ -216,7 +216,7 @@ func TestManyDifferences(t *testing.T) {
 		if !q.Reset {
 			t.Errorf("asked for %+v, want the end of a connection", q)
 		}
-	case <-time.After(time.Second):
+	case <-time.After(patience):
 		t.Fatal("nobody was told of a reset")
 	}
 	if got := len(found); got != half/size+1 {

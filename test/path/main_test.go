@@ -211,7 +211,7 @@ func (b *bench) counts(t *testing.T, want string, f func()) {
 	check(t, err)
 	f()
 	var got exercise.Tally
-	for deadline := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		now, err := b.Count()
 		check(t, err)
 		got = now.Minus(before)

@@ -222,7 +222,7 @@ func (b *bench) handshake(t *testing.T, scaleThere, scaleBack uint8) {
 		if got != want {
 			t.Errorf("asked for %+v, want %+v", got, want)
 		}
-	case <-time.After(time.Second):
+	case <-time.After(patience):
 		t.Fatal("nobody asked for be-liberal")
 	}
 	check(t, b.LAN.NS.Do(func() error {
