@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # make test and make demo each do all that is needed, from a fresh clone, as root.
 # "make help" lists the targets.
 

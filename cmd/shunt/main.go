@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command shunt is a fast path for Linux routers: `shunt run` is the daemon, all other
 // commands are its clients.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package api is what the daemon says to everybody else: HTTP and JSON over a
 // unix socket, with one file for the words (types.go; mpls.go for labels), one for each end.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package bench measures shunt in a lab, against the kernel alone and against the most
 // that the machine can do.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cli is the shunt command: one binary whose `run` is the daemon and whose other
 // commands are its clients.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package config turns what the operator wrote, in a TOML file and in flags, into a
 // checked Config that the daemon may use without looking again.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package config
 
 // Exact are the ports that are named without wildcards: those that must be there when

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package daemon is `shunt run`: it decides which programs sit on which port, tells the
 // data path what changed, and answers the API.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package dataplane loads, attaches and reads the programs in bpf/.
 //
 // It is the only package (with those below it) that knows the BPF library. It keeps no

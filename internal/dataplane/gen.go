@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package dataplane
 
 // The objects are made from bpf/ by `make generate` and not committed: clang is needed

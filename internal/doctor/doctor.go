@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package doctor examines the machine and says, in one line each, what shunt finds
 // there, what that costs, and what to do about it.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package explain says in the API's words what the data path keeps: which flows there are,
 // whether each is fast, by which way and for how long, and if not, why not.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package kernel asks Linux about the network and listens to it.
 //
 // It keeps no state of its own but what Watch needs to tell a change from a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package lab makes small networks out of network namespaces, in which shunt is
 // tested, shown and measured.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package lfib keeps the label forwarding information base of a label switching router: what
 // RFC 3031 calls ILM, NHLFE and FTN, with the maps, and the label spaces of ports, that go
 // with them. It is plain data and plain rules: no socket, no clock but for the time of an

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package lfib
 
 // send makes what goes out of what is left and what was pushed.

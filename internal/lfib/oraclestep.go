@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package lfib
 
 // instruction carries out the one at an index of a list, which is not the end.

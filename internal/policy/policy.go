@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package policy judges ports: may shunt's programs sit on an interface at all, may
 // one of them be an XDP program, and may other ports redirect frames to it?
 //

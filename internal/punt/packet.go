@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package punt makes the packets that a label switching router owes for those that its data
 // path cannot deal with: the ICMP errors about a TTL that ran out and a packet that is too
 // big, in the form of RFC 4884 and RFC 4950, and the fragments of RFC 3032 §3. It is called by

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package reason tells people what the reason words mean.
 //
 // The words are the names of enum reason in bpf/abi.h, in lower case and without

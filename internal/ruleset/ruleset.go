@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package ruleset reads the firewall and finds rules that look at each packet.
 //
 // shunt repeats what the kernel did to a flow's earlier packets. A rule with a limit, a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The guest's first process, on the host's root under an overlay: completes the system,
 # runs the command, tells its exit code and ends the guest. Its own words go to the console.
 . /run/vm/settings

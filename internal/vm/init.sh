@@ -1,4 +1,5 @@
 #!/bin/busybox sh
+# SPDX-License-Identifier: Apache-2.0
 # The guest's first process, in the initrd: finds the host's root, puts a layer for
 # writing over it, and goes on there with guest.sh. What it says on the console after
 # "vm: " becomes the host's error.

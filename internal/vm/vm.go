@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package vm runs a command under another kernel: Debian's own, emulated by QEMU, on this
 // machine's root.
 //

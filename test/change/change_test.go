@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package change shows that what changes on a router is obeyed: at once where the kernel
 // announces it, within one lease where it does not or where nobody listens.
 //

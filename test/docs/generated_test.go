@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package docs keeps the pages true: what can be made from the sources is made from them,
 // every command is run or held against the program's own help, every link and every named
 // function is looked up.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package e2e drives the shunt binary the way operators and networks do: real
 // namespaces, sockets and rulesets around it, kills and upgrades during traffic, hostile
 // packets, other people's programs, and wrong input.

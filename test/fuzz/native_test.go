@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package fuzz throws at shunt what nobody would think of writing down.
 //
 // native/ has C targets for libFuzzer: the headers of bpf/ that compile for this machine

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package interop lets shunt and the kernel's own MPLS share label switched paths: what one
 // of them labels the other switches, and takes apart again.
 //

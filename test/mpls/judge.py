@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Reads frames in hex from a JSON list, and writes what scapy sees in them.
 import json, sys
 from scapy.all import Ether, Dot1Q, IP, IPv6, ICMP, raw

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package mpls holds a label switching router against the RFCs, frame by frame.
 //
 // Each case of the tables (cases_*_test.go) names a rule and the clause behind it, says what

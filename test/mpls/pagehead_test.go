@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package mpls
 
 // pageHead is what stands above the tables; the argument is the kernel's release.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package path tests the way of a packet through the shipped programs: a frame and a
 // state go in; verdict, bytes and the whole difference in all counters come out, and
 // each is stated in full. Frames are built twice, before and after, by a builder that

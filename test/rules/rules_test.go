@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rules keeps the tree in shape: who may import what, how long a file may get,
 // which licence stands on top. Each rule is a test that names the file and the fix.
 //
@@ -127,13 +129,21 @@ func TestNothingLeftOver(t *testing.T) {
 	}, ".go", ".c", ".h", ".md", "Makefile")
 }
 
+// Of a file that begins with #! the second line counts.
 func TestLicenceOnTop(t *testing.T) {
-	sources(t, func(path string, text []byte) {
-		first, _, _ := bytes.Cut(text, []byte("\n"))
-		if !bytes.Contains(first, []byte("SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause")) {
-			t.Errorf("%s: the first line must name the licence, as bpf/LICENSE says", path)
-		}
-	}, ".c", ".h")
+	check := func(licence, where string, extensions ...string) {
+		sources(t, func(path string, text []byte) {
+			head, rest, _ := bytes.Cut(text, []byte("\n"))
+			if bytes.HasPrefix(head, []byte("#!")) {
+				head, _, _ = bytes.Cut(rest, []byte("\n"))
+			}
+			if !bytes.HasSuffix(bytes.TrimRight(head, " */"), []byte("SPDX-License-Identifier: "+licence)) {
+				t.Errorf("%s: the first line must name the licence, as %s says: SPDX-License-Identifier: %s", path, where, licence)
+			}
+		}, extensions...)
+	}
+	check("GPL-2.0-only OR BSD-2-Clause", "bpf/LICENSE", ".c", ".h")
+	check("Apache-2.0", "LICENSE", ".go", ".py", ".sh", "Makefile", ".ci/run")
 }
 
 func TestEveryPackageHasAnEssay(t *testing.T) {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command run is `make test`: every test of the tree, by gotestsum, and a verdict that a
 // machine can read.
 //

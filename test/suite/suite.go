@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package suite is what the test suites that run shunt as a user would have in common: they
 // need root, a directory of their own, and the program, built from this tree.
 //

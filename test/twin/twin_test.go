@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package twin holds shunt against the only judge there is: the kernel.
 //
 // A script of frames, made byte by byte, is played through a router without shunt and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package vm runs the suites under Debian's kernels, emulated (internal/vm): under 6.12, which
 // has all that users' kernels have, and what is too old for shunt under 6.1.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package exercise runs the shipped programs on chosen frames and chosen state, and
 // reads back everything they did.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package foreign plays other people's programs: it attaches to an interface, as any
 // monitoring or filtering tool might, a program that lets every packet pass.
 //

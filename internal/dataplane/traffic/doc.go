@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package traffic makes frames at a few million a second, takes them in again
 // and checks them: the lab's generator and sink.
 //

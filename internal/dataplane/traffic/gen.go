@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package traffic
 
 // Made by `make generate` and not committed, like the objects of the data path.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package always has a test that always fails, beside one that passes.
 package always
 

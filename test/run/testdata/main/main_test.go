@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package main has a TestMain that fails, with tests that pass.
 package main
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package panics has a test that panics the first time, and would pass the second.
 package panics
 
