@@ -76,7 +76,7 @@ change: root build ## make every kind of change 30 times, and assert how soon ea
 	go test -count=1 -v ./test/e2e -run TestPeerStopsTakingFrames -strict
 
 chaos: root build ## do at random, for ten minutes, what can be done to a router and to daemons
-	go test -count=1 -v -timeout 1h ./test/change -run TestChaos -chaos 10m
+	go test -count=1 -v -timeout 1h ./test/change -run TestChaos -chaos 10m -bound 120ms
 
 fuzz: deps ## fuzz the headers of bpf/ as native code, 10 minutes each
 	go test -count=1 -v -timeout 1h ./test/fuzz -run TestNative -for 10m
