@@ -3,7 +3,7 @@
  * maps.h: all maps, each with its writers and readers. All of them are pinned, so
  * the data path goes on without the daemon, and a new daemon finds it as it was.
  * The sizes of `flows`, `armed`, `sightings`, `counters`, `notebooks` and `transmits` are set at
- * load time (internal/dataplane).
+ * load time (internal/dataplane); here they are short, because each object holds their zeros.
  */
 #ifndef SHUNT_MAPS_H
 #define SHUNT_MAPS_H
@@ -36,11 +36,11 @@ struct bucket flows[BUCKETS] SEC(".data.flows");
 __u64 armed[1] SEC(".data.armed");
 
 /* TC ingress writes, TC egress reads, on the same CPU. For each CPU SIGHTINGS rows. */
-struct sighting sightings[SIGHTINGS] SEC(".data.sightings");
+struct sighting sightings[1] SEC(".data.sightings");
 
 /* leave() writes; the daemon reads, and health.bpf.c on the same CPU. For each CPU
  * STAGES * MAX_PORTS rows. One global variable for the same reason. */
-struct tally counters[STAGES * MAX_PORTS] SEC(".data.counters");
+struct tally counters[1] SEC(".data.counters");
 
 /* A helper, for all that the compiler knows: so it is asked once, before anything is in the
  * registers that a call takes. */
@@ -89,7 +89,7 @@ PREFIXES(prefix6) lsps6 SEC(".maps");
 
 /* The tracepoint programs write; XDP (at a lease's end, it asks by writing, too) and the daemon read. For each
  * CPU MAX_PORTS rows. */
-struct transmit transmits[MAX_PORTS] SEC(".data.transmits");
+struct transmit transmits[1] SEC(".data.transmits");
 
 /* One row serves one ifindex in MAX_PORTS; two ports that share one share their figures. */
 static __always_inline struct transmit *transmit_of(__u64 cpu, __u32 ifindex)
