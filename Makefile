@@ -14,8 +14,11 @@ PACKAGES := bpftool busybox-static ca-certificates clang-19 conntrack ethtool gi
 # Go's own instructions put it there, and sudo forgets about it.
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
-# A clone that belongs to another user than root has no history that git would tell.
-export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
+# Go asks git for the commit that a build is of (shunt version); git answers root about a clone
+# that belongs to another user only if it is told to.
+export GIT_CONFIG_COUNT := 1
+export GIT_CONFIG_KEY_0 := safe.directory
+export GIT_CONFIG_VALUE_0 := *
 
 GENERATED := $(foreach o,tc xdp mpls health traffic/bpf,$(addprefix internal/dataplane/$(o)_x86_bpfel,.go .o))
 BENCHES := firewall flows rules tcp connections instructions changes attacks labels
@@ -53,7 +56,7 @@ $(GENERATED) &: $(wildcard bpf/*.c bpf/*.h internal/dataplane/gen.go internal/da
 	@touch $(GENERATED)
 
 build: deps generate ## build build/shunt
-	go build -trimpath -o build/shunt ./cmd/shunt
+	go build -buildvcs=auto -trimpath -o build/shunt ./cmd/shunt
 
 test: root build lint ## check and test everything, Debian's kernels in short; needs root
 	go run ./test/run

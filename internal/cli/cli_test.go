@@ -239,6 +239,19 @@ func TestEveryCommandHasHelp(t *testing.T) {
 	}
 }
 
+// TestVersion: the flag says what the command says.
+func TestVersion(t *testing.T) {
+	var said [2]bytes.Buffer
+	for i, arg := range []string{"version", "--version"} {
+		if code := Run([]string{arg}, &said[i], &said[i]); code != 0 {
+			t.Errorf("%s: exit code %d", arg, code)
+		}
+	}
+	if want := "shunt " + api.Version() + ", built with "; said[0].String() != said[1].String() || !strings.HasPrefix(said[0].String(), want) {
+		t.Errorf("said %q and %q, want %q and the version of Go", said[0].String(), said[1].String(), want)
+	}
+}
+
 func TestExitCodes(t *testing.T) {
 	dead := t.TempDir()
 	broken := serve(t, &fake{err: errors.New("flows: the table is gone;\nrun again")})
@@ -253,6 +266,7 @@ func TestExitCodes(t *testing.T) {
 		err  string // begins with, after "shunt: "
 	}{
 		{"version", 0, ""},
+		{"--version", 0, ""},
 		{"help", 0, ""},
 		{"statsu", 2, `statsu: no such command; did you mean "status"? see "shunt --help"`},
 		{"status x", 2, `status: takes no argument "x"; see "shunt status --help"`},

@@ -19,6 +19,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -110,6 +111,7 @@ lease that the kernel must prove again, and any change it announces is obeyed at
   shunt status`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Version:       version{api.Version(), runtime.Version()}.String(),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return nil
@@ -120,6 +122,7 @@ lease that the kernel must prove again, and any change it announces is obeyed at
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SuggestionsMinimumDistance = 2
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetOut(e.out)
 	root.SetErr(e.err)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {

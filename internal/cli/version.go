@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"fmt"
 	"runtime"
 
 	"github.com/spf13/cobra"
@@ -25,7 +26,10 @@ func (e *env) versionCommand() *cobra.Command {
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v := version{api.Version(), runtime.Version()}
-			return e.show(v, func(p *page) { p.line("shunt %s, built with %s", v.Version, v.Go) })
+			return e.show(v, func(p *page) { p.line("%s", v) })
 		},
 	})
 }
+
+// String is also what `shunt --version` prints.
+func (v version) String() string { return fmt.Sprintf("shunt %s, built with %s", v.Version, v.Go) }
