@@ -16,9 +16,9 @@ import (
 
 	"shunt/internal/api"
 	"shunt/internal/dataplane"
+	"shunt/internal/eligible"
 	"shunt/internal/kernel"
 	"shunt/internal/lfib"
-	"shunt/internal/policy"
 )
 
 // fakePlane is a data path that holds what it was told, and watches that nothing is named
@@ -250,7 +250,7 @@ type labelRig struct {
 	plane  *fakePlane
 	path   string
 	fast   map[string]bool // ports
-	change func(port string, d *policy.Decision)
+	change func(port string, d *eligible.Decision)
 }
 
 // newLabelRig has two ports, lan and wan, and a neighbour on wan.
@@ -290,9 +290,9 @@ func (r *labelRig) showing() (all []shown) {
 	r.kernel.mu.Lock()
 	defer r.kernel.mu.Unlock()
 	for name, l := range r.kernel.links {
-		d := policy.Decision{Attach: true, XDPReceive: true, XDPTransmit: true}
+		d := eligible.Decision{Attach: true, XDPReceive: true, XDPTransmit: true}
 		if !r.fast[name] {
-			d = policy.Decision{Reason: name + " is refused", Remedy: "name another"}
+			d = eligible.Decision{Reason: name + " is refused", Remedy: "name another"}
 		}
 		if r.change != nil {
 			r.change(name, &d)

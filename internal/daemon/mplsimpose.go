@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"shunt/internal/dataplane"
+	"shunt/internal/icmp"
 	"shunt/internal/kernel"
 	"shunt/internal/lfib"
-	"shunt/internal/punt"
 )
 
 // This file is about IP packets that get labels: the veth pair in which they do, which is there as
@@ -82,11 +82,11 @@ func (p *punts) listenPair(index int) {
 // be, or it is cut. Whoever sent it may be this host itself.
 func (p *punts) takeIP(packet []byte) error {
 	v, ok := p.imposition(packet)
-	in, whole := punt.Parse(etherTypeOf(packet), packet)
+	in, whole := icmp.Parse(etherTypeOf(packet), packet)
 	if !ok || !whole {
 		return nil
 	}
-	out, ok := punt.Parse(v.EtherType, v.Packet)
+	out, ok := icmp.Parse(v.EtherType, v.Packet)
 	if !ok {
 		return nil
 	}
@@ -100,7 +100,7 @@ func (p *punts) takeIP(packet []byte) error {
 	if err != nil || !from.IsValid() {
 		return err
 	}
-	err = p.socket.Route(in.Source(), punt.TooBig(in, v.MTU-len(out.Stack), from))
+	err = p.socket.Route(in.Source(), icmp.TooBig(in, v.MTU-len(out.Stack), from))
 	if errors.Is(err, kernel.ErrNoRoute) { // and no label that it came with
 		return nil
 	}

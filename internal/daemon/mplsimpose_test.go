@@ -11,8 +11,8 @@ import (
 
 	"shunt/internal/api"
 	"shunt/internal/dataplane"
+	"shunt/internal/eligible"
 	"shunt/internal/kernel"
-	"shunt/internal/policy"
 )
 
 // TestImposer: the pair is there from the first prefix to the last, and again when somebody has taken
@@ -28,7 +28,7 @@ func TestImposer(t *testing.T) {
 		if r.kernel.pair != outer || r.plane.imposer != want || s.pair != heard {
 			t.Errorf("%s: the kernel has %d, the data path %v, and %d is heard; want %d", when, r.kernel.pair, r.plane.imposer, s.pair, outer)
 		}
-		d := Daemon{labels: r.labels, ports: map[int]*port{1: {decision: policy.Decision{XDPTransmit: true}}}}
+		d := Daemon{labels: r.labels, ports: map[int]*port{1: {decision: eligible.Decision{XDPTransmit: true}}}}
 		if d.redirects() != (outer != 0) {
 			t.Errorf("%s: what drivers refuse is looked at: %v", when, d.redirects())
 		}

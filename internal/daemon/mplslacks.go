@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"shunt/internal/api"
+	"shunt/internal/eligible"
 	"shunt/internal/lfib"
-	"shunt/internal/policy"
 )
 
 // lack is why a port does not do with labels what the tables want of it, and what would help. The
@@ -33,8 +33,8 @@ func (l *labels) lack(name string, in, out bool, ports map[string]shown) lack {
 	case !isEthernet(p.link):
 		return lack{"it is no Ethernet", "let labels go by another port"}
 	}
-	inWhy, inHelp := policy.LabelsIn(p.link, p.decision)
-	outWhy, outHelp := policy.LabelsOut(p.link, p.decision)
+	inWhy, inHelp := eligible.LabelsIn(p.link, p.decision)
+	outWhy, outHelp := eligible.LabelsOut(p.link, p.decision)
 	in, out = in && inWhy != "", out && outWhy != ""
 	switch {
 	case in && out && inWhy != outWhy:

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"shunt/internal/api"
-	"shunt/internal/policy"
+	"shunt/internal/eligible"
 )
 
 // TestLabelLacks: who gives labels to a port without XDP is told at once, and so is everybody who
@@ -19,10 +19,10 @@ import (
 func TestLabelLacks(t *testing.T) {
 	r := newLabelRig(t)
 	var log bytes.Buffer
-	unknown := policy.Decision{Attach: true, XDPTransmit: true, Reason: "not yet known whether the peer of lan behaves like a wire"}
-	deaf := policy.Decision{Attach: true, XDPReceive: true, Reason: "driver x takes no redirected frames on wan: flows to it go by TC"}
-	decisions := map[string]policy.Decision{"lan": unknown, "wan": deaf}
-	r.change = func(name string, d *policy.Decision) {
+	unknown := eligible.Decision{Attach: true, XDPTransmit: true, Reason: "not yet known whether the peer of lan behaves like a wire"}
+	deaf := eligible.Decision{Attach: true, XDPReceive: true, Reason: "driver x takes no redirected frames on wan: flows to it go by TC"}
+	decisions := map[string]eligible.Decision{"lan": unknown, "wan": deaf}
+	r.change = func(name string, d *eligible.Decision) {
 		if own, ok := decisions[name]; ok {
 			*d = own
 		}

@@ -10,9 +10,9 @@ import (
 
 	"shunt/internal/api"
 	"shunt/internal/dataplane"
+	"shunt/internal/eligible"
 	"shunt/internal/kernel"
 	"shunt/internal/lfib"
-	"shunt/internal/policy"
 )
 
 const (
@@ -124,7 +124,7 @@ func (l *labels) lookAgain(f found) {
 }
 
 func (l *labels) newLook(use bool) *look {
-	ports := map[int]policy.Decision{}
+	ports := map[int]eligible.Decision{}
 	for _, p := range l.ports() {
 		ports[p.link.Index] = p.decision
 	}

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"shunt/internal/dataplane"
+	"shunt/internal/icmp"
 	"shunt/internal/kernel"
 	"shunt/internal/lfib"
-	"shunt/internal/punt"
 )
 
 // What the data path passes up is an attacker's to send at any rate, and must not take a CPU.
@@ -49,8 +49,8 @@ type punts struct {
 	labels    *labels
 	socket    labelSocket
 	addresses func() (map[int][]netip.Prefix, error)
-	read      *punt.Bucket
-	answers   *punt.Bucket
+	read      *icmp.Bucket
+	answers   *icmp.Bucket
 	known     map[int][]netip.Prefix
 	learned   time.Time
 	complaint time.Time
@@ -92,7 +92,7 @@ func (p *punts) forget(u *dataplane.LabelUpdate) {
 func newPunts(l *labels, socket labelSocket, addresses func() (map[int][]netip.Prefix, error)) *punts {
 	return &punts{
 		labels: l, socket: socket, addresses: addresses,
-		read: punt.NewBucket(puntsPerSecond, puntsAtOnce), answers: punt.NewBucket(answersPerSecond, answersAtOnce),
+		read: icmp.NewBucket(puntsPerSecond, puntsAtOnce), answers: icmp.NewBucket(answersPerSecond, answersAtOnce),
 		sent: newSent(),
 	}
 }
@@ -187,8 +187,8 @@ func (p *punts) take(index int, packet []byte) error {
 		p.goesOn(&v, len(packet))
 		return p.send(&v, v.Packet)
 	case lfib.Expired:
-		if in, ok := punt.Parse(lfib.EtherMPLS, packet); ok {
-			return p.answer(index, in, func(from netip.Addr) []byte { return punt.TimeExceeded(in, from) })
+		if in, ok := icmp.Parse(lfib.EtherMPLS, packet); ok {
+			return p.answer(index, in, func(from netip.Addr) []byte { return icmp.TimeExceeded(in, from) })
 		}
 	case lfib.OverMTU:
 		return p.tooBig(index, packet, &v)
@@ -279,20 +279,20 @@ func (p *punts) tooBig(index int, packet []byte, v *punted) error {
 	if kind == lfib.EtherUpstream {
 		kind = lfib.EtherMPLS
 	}
-	out, ok := punt.Parse(kind, v.Packet)
-	in, whole := punt.Parse(lfib.EtherMPLS, packet)
+	out, ok := icmp.Parse(kind, v.Packet)
+	in, whole := icmp.Parse(lfib.EtherMPLS, packet)
 	if !ok || !whole {
 		return nil
 	}
 	if out.DontFragment() {
-		return p.answer(index, in, func(from netip.Addr) []byte { return punt.TooBig(in, v.MTU-len(out.Stack), from) })
+		return p.answer(index, in, func(from netip.Addr) []byte { return icmp.TooBig(in, v.MTU-len(out.Stack), from) })
 	}
 	p.goesOn(v, len(packet))
 	return p.cut(v, out)
 }
 
 // cut sends a packet in parts.
-func (p *punts) cut(v *punted, out punt.Packet) error {
+func (p *punts) cut(v *punted, out icmp.Packet) error {
 	parts := out.Fragments(v.MTU)
 	if len(parts) == 0 {
 		return nil
@@ -308,7 +308,7 @@ func (p *punts) cut(v *punted, out punt.Packet) error {
 
 // answer sends an ICMP error to a packet's source. Where there is no way back it follows the
 // packet (RFC 3032 §2.3.2).
-func (p *punts) answer(index int, about punt.Packet, report func(from netip.Addr) []byte) error {
+func (p *punts) answer(index int, about icmp.Packet, report func(from netip.Addr) []byte) error {
 	if !about.Answerable() || !p.answers.Take(time.Now()) {
 		return nil
 	}

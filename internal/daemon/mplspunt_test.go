@@ -16,9 +16,9 @@ import (
 
 	"shunt/internal/api"
 	"shunt/internal/dataplane"
+	"shunt/internal/icmp"
 	"shunt/internal/kernel"
 	"shunt/internal/lfib"
-	"shunt/internal/punt"
 )
 
 // fakeSocket notes what is sent.
@@ -157,7 +157,7 @@ func TestPuntSpeaker(t *testing.T) {
 // A flood is answered at a rate, and hears nothing of what is sent by the daemon otherwise.
 func TestPuntRate(t *testing.T) {
 	_, p, s := puntRig(t)
-	p.answers = punt.NewBucket(0, 50)
+	p.answers = icmp.NewBucket(0, 50)
 	for range 3000 {
 		if err := p.take(3, slices.Concat(entry(100, 1, 1), datagram("10.1.0.9", 60, 0))); err != nil {
 			t.Fatal(err)

@@ -8,9 +8,9 @@ import (
 	"net/netip"
 
 	"shunt/internal/dataplane"
+	"shunt/internal/eligible"
 	"shunt/internal/kernel"
 	"shunt/internal/lfib"
-	"shunt/internal/policy"
 )
 
 // wayOut names an adjacency: what stands behind "send".
@@ -118,8 +118,8 @@ func (w *ways) end(idle map[*way]bool) {
 // look is one look at the kernel's links and neighbours.
 type look struct {
 	kernel resolver
-	ports  map[int]policy.Decision // by ifindex: labels are switched in XDP alone
-	use    bool                    // ask for neighbours, and go on asking for those that are known
+	ports  map[int]eligible.Decision // by ifindex: labels are switched in XDP alone
+	use    bool                      // ask for neighbours, and go on asking for those that are known
 	links  map[string]linkFound
 }
 
@@ -156,7 +156,7 @@ func (l *look) resolve(k wayOut) (a dataplane.Adjacency, why string, err error) 
 	case !link.Carrier:
 		return a, "the interface has no carrier", nil
 	case !l.ports[link.Index].XDPTransmit:
-		reason, remedy := policy.LabelsOut(link, l.ports[link.Index])
+		reason, remedy := eligible.LabelsOut(link, l.ports[link.Index])
 		return a, "the interface takes no frames by XDP: " + lack{reason, remedy}.String(), nil
 	}
 	mac := net.HardwareAddr(k.mac[:])

@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"shunt/internal/dataplane"
+	"shunt/internal/eligible"
 	"shunt/internal/kernel"
-	"shunt/internal/policy"
 )
 
 // port is an interface that the configuration wants, and is there.
 type port struct {
 	link     kernel.Link
-	hooks    []string        // other people's, but for tcx programs
-	looked   bool            // hooks are as of the last event about such
-	judged   policy.Decision // what policy grants
-	decision policy.Decision // what could be had of it
-	failed   string          // why not all of it, as logged
-	peer     policy.Peer
-	seen     policy.Wire        // counters at the last observation
+	hooks    []string          // other people's, but for tcx programs
+	looked   bool              // hooks are as of the last event about such
+	judged   eligible.Decision // what policy grants
+	decision eligible.Decision // what could be had of it
+	failed   string            // why not all of it, as logged
+	peer     eligible.Peer
+	seen     eligible.Wire      // counters at the last observation
 	transmit dataplane.Transmit // at the last health check
 	loses    time.Time          // no XDP towards it before
 	held     time.Duration      // from when it lost frames until then
@@ -34,7 +34,7 @@ type port struct {
 // shown is what the API tells of a port.
 type shown struct {
 	link     kernel.Link
-	decision policy.Decision
+	decision eligible.Decision
 }
 
 // review reads all links, decides for each wanted one, makes it so, and shows it. At the
@@ -113,7 +113,7 @@ func (d *Daemon) meet(l kernel.Link) *port {
 	}
 	p = &port{link: l}
 	if d.ownXDP(l) {
-		p.peer = policy.Wired() // an earlier daemon saw so; nothing is detached to find out again
+		p.peer = eligible.Wired() // an earlier daemon saw so; nothing is detached to find out again
 	}
 	// an earlier daemon's figures are not this one's; without any they are zero
 	p.seen, _ = d.received(l.Index)
@@ -146,7 +146,7 @@ func (d *Daemon) apply(want []dataplane.Attach, first bool) error {
 		if xdp := (*dataplane.XDPError)(nil); errors.As(err, &xdp) {
 			words, p.decision.XDPReceive = "port goes by TC alone", false
 		} else {
-			p.decision = policy.Decision{}
+			p.decision = eligible.Decision{}
 		}
 		p.decision.Reason, p.decision.Remedy = err.Error(), "see \"shunt doctor\""
 		if errors.Is(err, dataplane.ErrTaken) {
@@ -178,7 +178,7 @@ func (d *Daemon) taken(links []kernel.Link) error {
 		if !d.wants(l) || l.XDP == kernel.XDPNone || d.ownXDP(l) {
 			continue
 		}
-		no := policy.Decide(policy.Port{Link: l}, policy.Mode(d.cfg.XDPFor(l.Name)))
+		no := eligible.Decide(eligible.Port{Link: l}, eligible.Mode(d.cfg.XDPFor(l.Name)))
 		return fmt.Errorf("port %s: %s; %s", l.Name, no.Reason, no.Remedy)
 	}
 	return nil
@@ -201,12 +201,12 @@ func (d *Daemon) decide(p *port, l kernel.Link) error {
 	if err != nil {
 		return err
 	}
-	facts := policy.Port{Link: l, Foreign: slices.Concat(p.hooks, tcx), Peer: p.peer}
+	facts := eligible.Port{Link: l, Foreign: slices.Concat(p.hooks, tcx), Peer: p.peer}
 	if d.ownXDP(l) {
 		facts.OwnXDP = l.XDPID
 	}
 	p.link = l
-	next := policy.Decide(facts, policy.Mode(d.cfg.XDPFor(l.Name)))
+	next := eligible.Decide(facts, eligible.Mode(d.cfg.XDPFor(l.Name)))
 	if next.XDPTransmit && time.Now().Before(p.loses) {
 		next.XDPTransmit = false
 		next.Reason = fmt.Sprintf("%s lost redirected frames: flows to it go by TC for a while", l.Name)
@@ -220,17 +220,17 @@ func (d *Daemon) decide(p *port, l kernel.Link) error {
 }
 
 // received counts, since the programs were loaded, what a port's peer sent.
-func (d *Daemon) received(index int) (policy.Wire, error) {
+func (d *Daemon) received(index int) (eligible.Wire, error) {
 	c, err := d.plane.Counters(dataplane.StageTCIngress, index)
 	if err != nil {
-		return policy.Wire{}, err
+		return eligible.Wire{}, err
 	}
 	x, err := d.plane.Counters(dataplane.StageXDP, index)
 	if err != nil {
-		return policy.Wire{}, err
+		return eligible.Wire{}, err
 	}
 	tagged := c.Of("vlan_tag")
-	return policy.Wire{
+	return eligible.Wire{
 		Plain: x.Of("hit") + c.Total() - c.Partial - tagged, Partial: c.Partial, Tagged: tagged,
 		Gain: x.Of("hit") + c.Of("hit") + c.Of("mpls_off"),
 	}, nil
@@ -240,7 +240,7 @@ func (d *Daemon) received(index int) (policy.Wire, error) {
 // count against all ports: what one peer sends in bulk, the other acknowledges, and both
 // directions are faster by TC then.
 func (d *Daemon) observe(now time.Time) {
-	news := map[*port]policy.Wire{}
+	news := map[*port]eligible.Wire{}
 	var partial uint64
 	for index, p := range d.ports {
 		w, err := d.received(index)
@@ -248,7 +248,7 @@ func (d *Daemon) observe(now time.Time) {
 			d.log.Error("counters", "err", err)
 			return
 		}
-		news[p] = policy.Wire{Plain: w.Plain - p.seen.Plain, Tagged: w.Tagged - p.seen.Tagged, Gain: w.Gain - p.seen.Gain}
+		news[p] = eligible.Wire{Plain: w.Plain - p.seen.Plain, Tagged: w.Tagged - p.seen.Tagged, Gain: w.Gain - p.seen.Gain}
 		partial += w.Partial - p.seen.Partial
 		p.seen = w
 	}

@@ -3,8 +3,8 @@
 // Package doctor examines the machine and says, in one line each, what shunt finds
 // there, what that costs, and what to do about it.
 //
-// It only looks. Whether a port may be fast is policy's judgement, from what package
-// kernel reads; the doctor puts it into words, next to what policy does not weigh:
+// It only looks. Whether a port may be fast is package eligible's judgement, from what package
+// kernel reads; the doctor puts it into words, next to what that does not weigh:
 // kernel features, the BPF file system, sysctls. The daemon runs it for its own ports
 // (GET /v1/doctor), the command line runs it where no daemon lives.
 //

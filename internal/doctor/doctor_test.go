@@ -10,8 +10,8 @@ import (
 
 	"shunt/internal/api"
 	"shunt/internal/config"
+	"shunt/internal/eligible"
 	"shunt/internal/kernel"
-	"shunt/internal/policy"
 )
 
 // machine is a system whose files have the given contents.
@@ -85,21 +85,21 @@ func TestBPFFS(t *testing.T) {
 func TestJudge(t *testing.T) {
 	good := kernel.Link{Index: 2, Name: "eth0", Type: kernel.Ethernet, MTU: 1500, Up: true, Carrier: true, Qdisc: "mq", Driver: "ice",
 		Features: kernel.XDPBasic | kernel.XDPRedirect | kernel.XDPTransmit | kernel.XDPFrags}
-	with := func(change func(*kernel.Link)) policy.Port {
+	with := func(change func(*kernel.Link)) eligible.Port {
 		l := good
 		change(&l)
-		return policy.Port{Link: l}
+		return eligible.Port{Link: l}
 	}
 	for _, c := range []struct {
 		name                   string
-		port                   policy.Port
+		port                   eligible.Port
 		level, finding, remedy string
 	}{
-		{"good", policy.Port{Link: good}, api.LevelOK, "can be fast: driver ice, MTU 1500, qdisc mq", ""},
-		{"receives", policy.Port{Link: good}, api.LevelOK, "receives in XDP", ""},
-		{"takes frames", policy.Port{Link: good}, api.LevelOK, "takes redirected frames", ""},
+		{"good", eligible.Port{Link: good}, api.LevelOK, "can be fast: driver ice, MTU 1500, qdisc mq", ""},
+		{"receives", eligible.Port{Link: good}, api.LevelOK, "receives in XDP", ""},
+		{"takes frames", eligible.Port{Link: good}, api.LevelOK, "takes redirected frames", ""},
 		{"refused", with(func(l *kernel.Link) { l.Kind = "bridge" }), api.LevelFail, "a bridge", "physical ports"},
-		{"foreign", policy.Port{Link: good, Foreign: []string{"tc ingress filter bpf pref 1"}}, api.LevelFail, "tc ingress filter bpf pref 1", "remove them"},
+		{"foreign", eligible.Port{Link: good, Foreign: []string{"tc ingress filter bpf pref 1"}}, api.LevelFail, "tc ingress filter bpf pref 1", "remove them"},
 		{"no XDP", with(func(l *kernel.Link) { l.Features = 0 }), api.LevelOK, "driver ice cannot redirect", ""},
 		{"qdisc", with(func(l *kernel.Link) { l.Queueing = "cake" }), api.LevelOK, "queueing policy cake", ""},
 		{"stripped tags", with(func(l *kernel.Link) { l.Offloads.RxVLAN = true }), api.LevelWarn, "strips VLAN tags", "rxvlan off"},

@@ -7,14 +7,14 @@ import (
 
 	"shunt/internal/api"
 	"shunt/internal/config"
+	"shunt/internal/eligible"
 	"shunt/internal/kernel"
-	"shunt/internal/policy"
 )
 
-// examine gathers what policy judges a link by, and puts the judgement into words.
+// examine gathers what eligible.Decide judges a link by, and puts the judgement into words.
 func examine(paths config.Paths, l kernel.Link) []api.Check {
 	name := "port " + l.Name
-	facts := policy.Port{Link: l}
+	facts := eligible.Port{Link: l}
 	hooks, err := kernel.Hooks(l)
 	if err != nil {
 		return []api.Check{fail(name, fmt.Sprintf("other people's hooks cannot be read: %v", err), "run as root")}
@@ -33,18 +33,18 @@ func examine(paths config.Paths, l kernel.Link) []api.Check {
 
 // judge says whether a port is fast, and by which way: first the port as a whole, then
 // each end of the XDP way, then what may surprise.
-func judge(p policy.Port) []api.Check {
+func judge(p eligible.Port) []api.Check {
 	l := p.Link
 	name := "port " + l.Name
-	decision := policy.Decide(p, policy.Auto)
+	decision := eligible.Decide(p, eligible.Auto)
 	if !decision.Attach {
 		return []api.Check{fail(name, decision.Reason, decision.Remedy)}
 	}
 	checks := []api.Check{ok(name, "can be fast: %s, MTU %d, qdisc %s", device(l), l.MTU, l.Qdisc)}
 
-	receives, reason, remedy := policy.Receive(p, policy.Auto)
+	receives, reason, remedy := eligible.Receive(p, eligible.Auto)
 	checks = append(checks, way(name, "receives in XDP", receives, reason, remedy))
-	transmits, reason, remedy := policy.Transmit(p)
+	transmits, reason, remedy := eligible.Transmit(p)
 	checks = append(checks, way(name, "takes redirected frames", transmits, reason, remedy))
 
 	// A larger frame reaches XDP in several buffers, and the kernel refuses the program

@@ -18,7 +18,7 @@
 //     pair in which IP packets get labels.
 //   - LabelSocket hears what the data path passes up, and answers.
 //
-// The daemon calls all of it; policy and doctor judge what it returns and speak
+// The daemon calls all of it; packages eligible and doctor judge what it returns and speak
 // no netlink. What it does not do: it changes nothing but conntrack flags, whether a
 // neighbour is used, and that pair, and it does not see BPF links (tcx, XDP links): package dataplane asks
 // for those.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policy judges ports: may shunt's programs sit on an interface at all, may
+// Package eligible judges ports: may shunt's programs sit on an interface at all, may
 // one of them be an XDP program, and may other ports redirect frames to it?
 //
 // It is arithmetic on facts: package kernel's Links and Hooks, what TC ingress
@@ -12,7 +12,7 @@
 // by the data path either, and forwards as before. Its limit is what the kernel tells:
 // a driver that claims a feature and lacks it is found out by the transmit counters,
 // not here.
-package policy
+package eligible
 
 import (
 	"fmt"

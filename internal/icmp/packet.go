@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package punt makes the packets that a label switching router owes for those that its data
+// Package icmp makes the packets that a label switching router owes for those that its data
 // path cannot deal with: the ICMP errors about a TTL that ran out and a packet that is too
 // big, in the form of RFC 4884 and RFC 4950, and the fragments of RFC 3032 §3. It is called by
 // the daemon, which reads such packets from a socket, decides by the tables, and sends.
@@ -12,7 +12,7 @@
 //
 // Limits: at most MostLabels labels; IPv6 extension headers are walked to the first one that
 // is none of hop-by-hop, routing, destination and fragment.
-package punt
+package icmp
 
 import (
 	"encoding/binary"
