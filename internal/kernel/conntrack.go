@@ -14,6 +14,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl"
 )
 
 // ErrNoConnection says that conntrack does not know the connection: it ended, or
@@ -239,7 +241,7 @@ func tcpRequest(t Tuple, tcp func(*netlink.AttributeEncoder) error, timeout uint
 // Dump returns the connections of one family, unix.AF_INET or unix.AF_INET6, or of
 // both with unix.AF_UNSPEC.
 func (c *Conntrack) Dump(family uint8) ([]Connection, error) {
-	messages, err := ask(c.conn, ctGet, netlink.Dump, []byte{family, unix.NFNETLINK_V0, 0, 0})
+	messages, err := nl.Ask(c.conn, ctGet, netlink.Dump, []byte{family, unix.NFNETLINK_V0, 0, 0})
 	if err != nil {
 		return nil, fmt.Errorf("conntrack: dump: %w", err)
 	}
@@ -257,19 +259,19 @@ func (c *Conntrack) Dump(family uint8) ([]Connection, error) {
 func decodeConnection(m netlink.Message) (Connection, error) {
 	var c Connection
 	var zone uint16
-	err := attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
-		bigEndian(ad)
+	err := nl.Attributes(m, nl.SizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+		nl.BigEndian(ad)
 		switch ad.Type() {
 		case ctaTupleOrig:
-			inner(ad, c.Original.decode)
+			nl.Inner(ad, c.Original.decode)
 		case ctaTupleReply:
-			inner(ad, c.Reply.decode)
+			nl.Inner(ad, c.Reply.decode)
 		case ctaStatus:
 			c.Status = ad.Uint32()
 		case ctaProtoinfo:
-			inner(ad, func(ad *netlink.AttributeDecoder) {
+			nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 				if ad.Type() == ctaProtoinfoTCP {
-					inner(ad, c.decodeTCP)
+					nl.Inner(ad, c.decodeTCP)
 				}
 			})
 		case ctaTimeout:
@@ -305,7 +307,7 @@ func (c *Connection) decodeTCP(ad *netlink.AttributeDecoder) {
 func (t *Tuple) decode(ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case ctaTupleIP:
-		inner(ad, func(ad *netlink.AttributeDecoder) {
+		nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 			addr, _ := netip.AddrFromSlice(ad.Bytes()) // not valid if of another length
 			switch ad.Type() {
 			case ctaIPv4Source, ctaIPv6Source:
@@ -315,8 +317,8 @@ func (t *Tuple) decode(ad *netlink.AttributeDecoder) {
 			}
 		})
 	case ctaTupleProto:
-		inner(ad, func(ad *netlink.AttributeDecoder) {
-			bigEndian(ad)
+		nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
+			nl.BigEndian(ad)
 			switch ad.Type() {
 			case ctaProtoNumber:
 				t.Proto = ad.Uint8()

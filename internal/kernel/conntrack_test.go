@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl/nltest"
 )
 
 // connect makes a TCP connection on the loopback and returns its original tuple.
@@ -60,10 +62,10 @@ func find(t *testing.T, c *Conntrack, tuple Tuple) Connection {
 }
 
 func TestSetLiberal(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	nft(t, `
+	nltest.NFT(t, `
 		table inet x {
 			chain zones { type filter hook output priority raw; tcp dport 7000-8000 ct zone set 5; }
 			chain out { type filter hook output priority 0; ct state new ct mark set 77; }
@@ -111,7 +113,7 @@ func TestSetLiberal(t *testing.T) {
 
 // TestLoadConntrack: it comes back, though ctnetlink's answer says that more will follow.
 func TestLoadConntrack(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
 	done := make(chan struct{})
@@ -127,10 +129,10 @@ func TestLoadConntrack(t *testing.T) {
 }
 
 func TestSetReset(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	nft(t, `table inet x { chain out { type filter hook output priority 0; ct state new accept; }; }`)
+	nltest.NFT(t, `table inet x { chain out { type filter hook output priority 0; ct state new accept; }; }`)
 	c, err := OpenConntrack()
 	if err != nil {
 		t.Fatal(err)
@@ -159,10 +161,10 @@ func TestSetReset(t *testing.T) {
 }
 
 func TestSetLiberalInZone(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	nft(t, `
+	nltest.NFT(t, `
 		table inet x {
 			chain out { type filter hook output priority raw; ct zone set 5; }
 			chain in { type filter hook prerouting priority raw; ct zone set 5; }
@@ -187,10 +189,10 @@ func TestSetLiberalInZone(t *testing.T) {
 }
 
 func TestSetLiberalRefuses(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	nft(t, `table inet x { chain out { type filter hook output priority 0; ct state new accept; }; }`)
+	nltest.NFT(t, `table inet x { chain out { type filter hook output priority 0; ct state new accept; }; }`)
 	c, err := OpenConntrack()
 	if err != nil {
 		t.Fatal(err)

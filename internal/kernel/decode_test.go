@@ -8,38 +8,18 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl"
+	"shunt/internal/nl/nltest"
 )
 
-// message builds one with a zeroed fixed header of the given size, whose first byte
-// is the family.
-func message(t testing.TB, typ netlink.HeaderType, header int, family byte, attrs func(*netlink.AttributeEncoder)) netlink.Message {
-	t.Helper()
-	ae := netlink.NewAttributeEncoder()
-	attrs(ae)
-	encoded, err := ae.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	data := append(make([]byte, header), encoded...)
-	data[0] = family
-	return netlink.Message{Header: netlink.Header{Type: typ}, Data: data}
-}
-
-// nest encodes attributes inside another.
-func nest(ae *netlink.AttributeEncoder, typ uint16, attrs func(*netlink.AttributeEncoder)) {
-	ae.Nested(typ, func(ae *netlink.AttributeEncoder) error {
-		attrs(ae)
-		return nil
-	})
-}
-
 func flowtable(t testing.TB) netlink.Message {
-	return message(t, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWFLOWTABLE, sizeofNfgenmsg, unix.NFPROTO_INET,
+	return nltest.Message(t, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWFLOWTABLE, nl.SizeofNfgenmsg, unix.NFPROTO_INET,
 		func(ae *netlink.AttributeEncoder) {
 			ae.String(nftaFlowtableTable, "filter")
 			ae.String(nftaFlowtableName, "ft")
-			nest(ae, nftaFlowtableHook, func(ae *netlink.AttributeEncoder) {
-				nest(ae, nftaFlowtableHookDevs, func(ae *netlink.AttributeEncoder) {
+			nltest.Nest(ae, nftaFlowtableHook, func(ae *netlink.AttributeEncoder) {
+				nltest.Nest(ae, nftaFlowtableHookDevs, func(ae *netlink.AttributeEncoder) {
 					ae.String(nftaDeviceName, "eth0")
 					ae.String(nftaDevicePrefix, "lan")
 				})
@@ -61,13 +41,13 @@ func TestDecodeFlowtable(t *testing.T) {
 }
 
 func chain(t testing.TB, family byte, hook uint32) netlink.Message {
-	return message(t, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWCHAIN, sizeofNfgenmsg, family,
+	return nltest.Message(t, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWCHAIN, nl.SizeofNfgenmsg, family,
 		func(ae *netlink.AttributeEncoder) {
 			ae.String(unix.NFTA_CHAIN_TABLE, "t")
 			ae.String(unix.NFTA_CHAIN_NAME, "c")
-			nest(ae, unix.NFTA_CHAIN_HOOK, func(ae *netlink.AttributeEncoder) {
+			nltest.Nest(ae, unix.NFTA_CHAIN_HOOK, func(ae *netlink.AttributeEncoder) {
 				ae.Bytes(unix.NFTA_HOOK_HOOKNUM, []byte{0, 0, 0, byte(hook)})
-				nest(ae, nftaHookDevs, func(ae *netlink.AttributeEncoder) { ae.String(nftaDevicePrefix, "eth") })
+				nltest.Nest(ae, nftaHookDevs, func(ae *netlink.AttributeEncoder) { ae.String(nftaDevicePrefix, "eth") })
 			})
 		})
 }
@@ -91,8 +71,8 @@ func TestDecodeChain(t *testing.T) {
 }
 
 func TestDecodeXDPAttached(t *testing.T) {
-	l, err := decodeLink(message(t, unix.RTM_NEWLINK, unix.SizeofIfInfomsg, unix.AF_UNSPEC, func(ae *netlink.AttributeEncoder) {
-		nest(ae, unix.IFLA_XDP, func(ae *netlink.AttributeEncoder) {
+	l, err := decodeLink(nltest.Message(t, unix.RTM_NEWLINK, unix.SizeofIfInfomsg, unix.AF_UNSPEC, func(ae *netlink.AttributeEncoder) {
+		nltest.Nest(ae, unix.IFLA_XDP, func(ae *netlink.AttributeEncoder) {
 			ae.Uint8(unix.IFLA_XDP_ATTACHED, uint8(XDPGeneric))
 			ae.Uint32(unix.IFLA_XDP_PROG_ID, 42)
 		})
@@ -127,7 +107,7 @@ func newRouteDecoder() *routeDecoder {
 // neighbour is the kernel's message about a host of 10.0.0.0/8.
 func neighbour(t *testing.T, typ netlink.HeaderType, state uint16, mac string, host int) netlink.Message {
 	t.Helper()
-	m := message(t, typ, sizeofNdmsg, unix.AF_INET, func(ae *netlink.AttributeEncoder) {
+	m := nltest.Message(t, typ, sizeofNdmsg, unix.AF_INET, func(ae *netlink.AttributeEncoder) {
 		ae.Bytes(unix.NDA_DST, []byte{10, byte(host >> 16), byte(host >> 8), byte(host)})
 		if mac != "" {
 			ae.Bytes(unix.NDA_LLADDR, []byte(mac))

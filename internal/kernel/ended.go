@@ -8,6 +8,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl"
 )
 
 // ctDelete is IPCTNL_MSG_CT_DELETE of ctnetlink.
@@ -23,7 +25,7 @@ const ctDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
 // The attribute is found by an extension (bpf_skb_get_nlattr() in net/core/filter.c), behind
 // the headers of netlink and nfnetlink.
 var endedEarly = []unix.SockFilter{
-	{Code: unix.BPF_LD | unix.BPF_IMM, K: unix.SizeofNlMsghdr + sizeofNfgenmsg},
+	{Code: unix.BPF_LD | unix.BPF_IMM, K: unix.SizeofNlMsghdr + nl.SizeofNfgenmsg},
 	{Code: unix.BPF_LDX | unix.BPF_IMM, K: ctaTimeout},
 	{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: skfNlattr},
 	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0, Jf: 1},

@@ -9,19 +9,21 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl/nltest"
 )
 
 // connection adds one to conntrack: UDP from 10.0.0.1, whose address is translated.
 func connection(t *testing.T, port, seconds int) {
 	t.Helper()
-	run(t, fmt.Sprintf("conntrack -I -p udp -s 10.0.0.1 -d 192.0.2.1 --sport %d --dport 53 -r 192.0.2.1 -q 203.0.113.1 "+
+	nltest.Run(t, fmt.Sprintf("conntrack -I -p udp -s 10.0.0.1 -d 192.0.2.1 --sport %d --dport 53 -r 192.0.2.1 -q 203.0.113.1 "+
 		"--reply-port-src 53 --reply-port-dst %d -t %d", port, port+1, seconds))
 }
 
 // TestWatchConntrack: a connection that is deleted is told with both its directions; one
 // that comes to its end is not.
 func TestWatchConntrack(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
 	events := listen(t)
@@ -29,7 +31,7 @@ func TestWatchConntrack(t *testing.T) {
 	connection(t, 2000, 100)
 	connection(t, 3000, 100)
 	time.Sleep(1100 * time.Millisecond)
-	run(t, `
+	nltest.Run(t, `
 		conntrack -L
 		conntrack -D -p udp --sport 2000
 		conntrack -F`)
@@ -47,7 +49,7 @@ func TestWatchConntrack(t *testing.T) {
 
 // TestWatchManyDeleted: deletions that are not heard of are no reason to read everything.
 func TestWatchManyDeleted(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
 	events, err := watch(t.Context(), 4<<10) // bytes: a few messages
@@ -57,7 +59,7 @@ func TestWatchManyDeleted(t *testing.T) {
 	for i := range 50 {
 		connection(t, 1000+2*i, 100)
 	}
-	run(t, `conntrack -F`)
+	nltest.Run(t, `conntrack -F`)
 	awaitThat(t, events, "loss", func(e Event) bool {
 		if e.Kind == EventResync {
 			t.Error("a resync")
@@ -67,7 +69,7 @@ func TestWatchManyDeleted(t *testing.T) {
 	// The socket that was opened behind the first loss may overflow too, before the flush is over.
 	for lost := true; lost; {
 		connection(t, 5000, 100)
-		run(t, `conntrack -F`)
+		nltest.Run(t, `conntrack -F`)
 		lost = awaitThat(t, events, "conntrack or loss", func(e Event) bool {
 			return e.Kind == EventConntrackLost || e.Kind == EventConntrack && e.Ended[0].Source.Port() == 5000
 		}).Kind == EventConntrackLost

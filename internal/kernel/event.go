@@ -9,6 +9,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl"
 )
 
 // routeGroups is what the rtnetlink socket subscribes to. One socket for all of it
@@ -86,7 +88,7 @@ func (d *routeDecoder) reload() error {
 		{unix.RTM_GETNEIGH, make([]byte, sizeofNdmsg)},
 		{unix.RTM_GETNEXTHOP, make([]byte, sizeofNhmsg)},
 	} {
-		messages, err := dump(unix.NETLINK_ROUTE, table.get, table.body)
+		messages, err := nl.Dump(unix.NETLINK_ROUTE, table.get, table.body)
 		if err != nil {
 			return err
 		}
@@ -150,7 +152,7 @@ func (d *routeDecoder) address(m netlink.Message) (Event, bool, error) {
 	key := address{index: int(binary.NativeEndian.Uint32(m.Data[4:]))}
 	flags := uint32(m.Data[2])
 	var local, remote netip.Addr
-	err := attributes(m, sizeofIfaddrmsg, func(ad *netlink.AttributeDecoder) {
+	err := nl.Attributes(m, sizeofIfaddrmsg, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.IFA_LOCAL:
 			local, _ = netip.AddrFromSlice(ad.Bytes())
@@ -188,7 +190,7 @@ func routeEvent(m netlink.Message) (Event, bool, error) {
 	if m.Data[0] == unix.AF_INET6 {
 		dest = netip.IPv6Unspecified()
 	}
-	err := attributes(m, sizeofRtmsg, func(ad *netlink.AttributeDecoder) {
+	err := nl.Attributes(m, sizeofRtmsg, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.RTA_DST:
 			dest, _ = netip.AddrFromSlice(ad.Bytes())
@@ -207,7 +209,7 @@ func (d *routeDecoder) nexthop(m netlink.Message) (Event, bool, error) {
 	const nhaID = 1
 	e := Event{Kind: EventNexthop, Deleted: m.Header.Type == unix.RTM_DELNEXTHOP}
 	var id uint32
-	err := attributes(m, sizeofNhmsg, func(ad *netlink.AttributeDecoder) {
+	err := nl.Attributes(m, sizeofNhmsg, func(ad *netlink.AttributeDecoder) {
 		if ad.Type() == nhaID {
 			id = ad.Uint32()
 		}
@@ -229,7 +231,7 @@ func (d *routeDecoder) nexthop(m netlink.Message) (Event, bool, error) {
 func (d *routeDecoder) netconf(m netlink.Message) (Event, bool, error) {
 	const ifindex = 1 // NETCONFA_IFINDEX
 	e := Event{Kind: EventNetconf, Deleted: m.Header.Type == unix.RTM_DELNETCONF}
-	err := attributes(m, sizeofNetconfmsg, func(ad *netlink.AttributeDecoder) {
+	err := nl.Attributes(m, sizeofNetconfmsg, func(ad *netlink.AttributeDecoder) {
 		if ad.Type() == ifindex {
 			e.Index = max(int(ad.Int32()), 0)
 		}

@@ -11,6 +11,8 @@ import (
 	"github.com/mdlayher/genetlink"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl"
 )
 
 // XDPFeatures is what a driver can do for XDP now (enum netdev_xdp_act in
@@ -72,7 +74,7 @@ func xdpFeatures() (map[int]XDPFeatures, error) {
 }
 
 func decodeNetdev(attrs []byte) (index int, f XDPFeatures, err error) {
-	err = nested(attrs, func(ad *netlink.AttributeDecoder) {
+	err = nl.Nested(attrs, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case netdevDevIndex:
 			index = int(ad.Uint32())
@@ -101,7 +103,7 @@ func generic(family string, command uint8, flags netlink.HeaderFlags, attrs []by
 	}
 	defer raw.Close()
 	body := append([]byte{command, f.Version, 0, 0}, attrs...)
-	messages, err := ask(raw, netlink.HeaderType(f.ID), flags, body)
+	messages, err := nl.Ask(raw, netlink.HeaderType(f.ID), flags, body)
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +197,7 @@ func decodeStrings(attrs []byte, names map[string]uint32) error {
 	one := func(ad *netlink.AttributeDecoder) {
 		var index uint32
 		var name string
-		inner(ad, func(ad *netlink.AttributeDecoder) {
+		nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 			switch ad.Type() {
 			case unix.ETHTOOL_A_STRING_INDEX:
 				index = ad.Uint32()
@@ -205,14 +207,14 @@ func decodeStrings(attrs []byte, names map[string]uint32) error {
 		})
 		names[name] = index
 	}
-	return nested(attrs, func(ad *netlink.AttributeDecoder) {
+	return nl.Nested(attrs, func(ad *netlink.AttributeDecoder) {
 		if ad.Type() != unix.ETHTOOL_A_STRSET_STRINGSETS {
 			return
 		}
-		inner(ad, func(ad *netlink.AttributeDecoder) {
-			inner(ad, func(ad *netlink.AttributeDecoder) {
+		nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
+			nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 				if ad.Type() == unix.ETHTOOL_A_STRINGSET_STRINGS {
-					inner(ad, one)
+					nl.Inner(ad, one)
 				}
 			})
 		})
@@ -221,10 +223,10 @@ func decodeStrings(attrs []byte, names map[string]uint32) error {
 
 func decodeOffloads(attrs []byte, names map[string]uint32) (index int, o Offloads, err error) {
 	var active, changeable, never bitset
-	err = nested(attrs, func(ad *netlink.AttributeDecoder) {
+	err = nl.Nested(attrs, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.ETHTOOL_A_FEATURES_HEADER:
-			inner(ad, func(ad *netlink.AttributeDecoder) {
+			nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 				if ad.Type() == unix.ETHTOOL_A_HEADER_DEV_INDEX {
 					index = int(ad.Uint32())
 				}
@@ -264,7 +266,7 @@ func (b bitset) has(bit uint32) bool {
 
 func decodeBitset(ad *netlink.AttributeDecoder) bitset {
 	var set bitset
-	inner(ad, func(ad *netlink.AttributeDecoder) {
+	nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 		if ad.Type() == unix.ETHTOOL_A_BITSET_VALUE {
 			set = ad.Bytes()
 		}

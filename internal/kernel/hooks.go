@@ -8,6 +8,9 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nft"
+	"shunt/internal/nl"
 )
 
 // Hooks returns, in words, the packet hooks that other people set on a link and
@@ -48,9 +51,6 @@ func filterHooks(index int) ([]string, error) {
 	return hooks, nil
 }
 
-// sizeofNfgenmsg is the header of every nfnetlink message: family, version, id.
-const sizeofNfgenmsg = 4
-
 // Attributes that x/sys lacks (include/uapi/linux/netfilter/nf_tables.h).
 const (
 	nftaHookDevs          = 4
@@ -88,8 +88,8 @@ func (h nftHook) String() string {
 // nftHooks returns the chains or the flowtables bound to a device, in words.
 func nftHooks(get netlink.HeaderType, device string) ([]string, error) {
 	typ := netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8) | get
-	messages, err := dump(unix.NETLINK_NETFILTER, typ, make([]byte, sizeofNfgenmsg))
-	if absent(err) {
+	messages, err := nl.Dump(unix.NETLINK_NETFILTER, typ, make([]byte, nl.SizeofNfgenmsg))
+	if nl.Absent(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -115,15 +115,15 @@ func nftHooks(get netlink.HeaderType, device string) ([]string, error) {
 func decodeChain(m netlink.Message) (nftHook, error) {
 	h := nftHook{what: "chain"}
 	var hooknum uint32
-	err := attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+	err := nl.Attributes(m, nl.SizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.NFTA_CHAIN_TABLE:
 			h.table = ad.String()
 		case unix.NFTA_CHAIN_NAME:
 			h.name = ad.String()
 		case unix.NFTA_CHAIN_HOOK:
-			inner(ad, func(ad *netlink.AttributeDecoder) {
-				bigEndian(ad)
+			nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
+				nl.BigEndian(ad)
 				switch ad.Type() {
 				case unix.NFTA_HOOK_HOOKNUM:
 					hooknum = ad.Uint32()
@@ -138,7 +138,7 @@ func decodeChain(m netlink.Message) (nftHook, error) {
 	if err != nil {
 		return h, err
 	}
-	h.family = nftFamily(m.Data[0])
+	h.family = nft.FamilyName(m.Data[0])
 	if m.Data[0] != unix.NFPROTO_NETDEV && !(m.Data[0] == unix.NFPROTO_INET && hooknum == nfInetIngress) {
 		h.devices = nil
 	}
@@ -147,14 +147,14 @@ func decodeChain(m netlink.Message) (nftHook, error) {
 
 func decodeFlowtable(m netlink.Message) (nftHook, error) {
 	h := nftHook{what: "flowtable"}
-	err := attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+	err := nl.Attributes(m, nl.SizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case nftaFlowtableTable:
 			h.table = ad.String()
 		case nftaFlowtableName:
 			h.name = ad.String()
 		case nftaFlowtableHook:
-			inner(ad, func(ad *netlink.AttributeDecoder) {
+			nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 				if ad.Type() == nftaFlowtableHookDevs {
 					h.addDevices(ad)
 				}
@@ -164,12 +164,12 @@ func decodeFlowtable(m netlink.Message) (nftHook, error) {
 	if err != nil {
 		return h, err
 	}
-	h.family = nftFamily(m.Data[0])
+	h.family = nft.FamilyName(m.Data[0])
 	return h, nil
 }
 
 func (h *nftHook) addDevices(ad *netlink.AttributeDecoder) {
-	inner(ad, func(ad *netlink.AttributeDecoder) {
+	nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case nftaDeviceName:
 			h.devices = append(h.devices, ad.String())
@@ -177,20 +177,4 @@ func (h *nftHook) addDevices(ad *netlink.AttributeDecoder) {
 			h.devices = append(h.devices, ad.String()+"*")
 		}
 	})
-}
-
-func nftFamily(f uint8) string {
-	switch f {
-	case unix.NFPROTO_INET:
-		return "inet"
-	case unix.NFPROTO_IPV4:
-		return "ip"
-	case unix.NFPROTO_IPV6:
-		return "ip6"
-	case unix.NFPROTO_NETDEV:
-		return "netdev"
-	case unix.NFPROTO_BRIDGE:
-		return "bridge"
-	}
-	return fmt.Sprintf("family %d", f)
 }

@@ -19,20 +19,17 @@
 //   - LabelSocket hears what the data path passes up, and answers.
 //
 // The daemon calls all of it; packages eligible and doctor judge what it returns and speak
-// no netlink. What it does not do: it changes nothing but conntrack flags, whether a
+// no netlink. Rulesets are package nft's to read. What it does not do: it changes nothing but conntrack flags, whether a
 // neighbour is used, and that pair, and it does not see BPF links (tcx, XDP links): package dataplane asks
 // for those.
 package kernel
 
 import (
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -90,83 +87,3 @@ func parseRelease(text string) (Release, error) {
 	}
 	return r, nil
 }
-
-// interruptions is how often a dump is started again because the table changed
-// under it; a table that changes faster than that is read as it is.
-const interruptions = 5
-
-// dump asks for a whole table.
-func dump(family int, typ netlink.HeaderType, body []byte) ([]netlink.Message, error) {
-	conn, err := netlink.Dial(family, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	return ask(conn, typ, netlink.Dump, body)
-}
-
-// ask sends one request and returns the whole answer. The kernel marks a dump with
-// NLM_F_DUMP_INTR if the table changed meanwhile: it may lack entries that were
-// there all the time, so it is asked for again.
-func ask(conn *netlink.Conn, typ netlink.HeaderType, flags netlink.HeaderFlags, body []byte) ([]netlink.Message, error) {
-	request := netlink.Message{
-		Header: netlink.Header{Type: typ, Flags: netlink.Request | flags},
-		Data:   body,
-	}
-	for try := 0; ; try++ {
-		messages, err := conn.Execute(request)
-		if err != nil || !interrupted(messages) || try == interruptions {
-			return messages, err
-		}
-	}
-}
-
-func interrupted(messages []netlink.Message) bool {
-	for _, m := range messages {
-		if m.Header.Flags&netlink.DumpInterrupted != 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// absent reports whether err says that the kernel lacks a subsystem, which then
-// has nothing to report: no nftables compiled in, no conntrack loaded.
-func absent(err error) bool {
-	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) ||
-		errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.ENOENT)
-}
-
-// attributes decodes the attributes that follow a message's fixed header of the
-// given size, calling field for each.
-func attributes(m netlink.Message, header int, field func(*netlink.AttributeDecoder)) error {
-	if len(m.Data) < header {
-		return fmt.Errorf("netlink message %#x: %d bytes, shorter than its header", m.Header.Type, len(m.Data))
-	}
-	return nested(m.Data[header:], field)
-}
-
-// nested decodes attributes from bytes, calling field for each.
-func nested(b []byte, field func(*netlink.AttributeDecoder)) error {
-	ad, err := netlink.NewAttributeDecoder(b)
-	if err != nil {
-		return err
-	}
-	for ad.Next() {
-		field(ad)
-	}
-	return ad.Err()
-}
-
-// inner returns the field that decodes a nested attribute with the given one.
-func inner(ad *netlink.AttributeDecoder, field func(*netlink.AttributeDecoder)) {
-	ad.Nested(func(nad *netlink.AttributeDecoder) error {
-		for nad.Next() {
-			field(nad)
-		}
-		return nil
-	})
-}
-
-// bigEndian makes a decoder read as nfnetlink writes: in network order.
-func bigEndian(ad *netlink.AttributeDecoder) { ad.ByteOrder = binary.BigEndian }

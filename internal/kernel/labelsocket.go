@@ -12,6 +12,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl"
 )
 
 // ErrNoRoute says that the kernel has no route to an address.
@@ -239,7 +241,7 @@ func wire16(n uint16) uint16 {
 // Addresses returns the addresses of all interfaces, by ifindex, each with the length of its
 // subnet's prefix, in the kernel's order.
 func (r *Resolver) Addresses() (map[int][]netip.Prefix, error) {
-	messages, err := ask(r.conn, unix.RTM_GETADDR, netlink.Dump, make([]byte, unix.SizeofIfAddrmsg))
+	messages, err := nl.Ask(r.conn, unix.RTM_GETADDR, netlink.Dump, make([]byte, unix.SizeofIfAddrmsg))
 	if err != nil {
 		return nil, fmt.Errorf("addresses: %w", err)
 	}
@@ -261,7 +263,7 @@ func (r *Resolver) Addresses() (map[int][]netip.Prefix, error) {
 // links alone.
 func decodeAddress(m netlink.Message) (netip.Prefix, error) {
 	var local, remote netip.Addr
-	err := attributes(m, unix.SizeofIfAddrmsg, func(ad *netlink.AttributeDecoder) {
+	err := nl.Attributes(m, unix.SizeofIfAddrmsg, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.IFA_LOCAL:
 			local, _ = netip.AddrFromSlice(ad.Bytes())

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl/nltest"
 )
 
 func openLabelSocket(t *testing.T) *LabelSocket {
@@ -37,10 +39,10 @@ const twoPairs = `
 // TestLabelSocket: labelled frames to this host by the ports that are listened to, and nothing
 // else; frames to a neighbour; IP packets by the routes.
 func TestLabelSocket(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	run(t, twoPairs+`
+	nltest.Run(t, twoPairs+`
 		ip addr add 10.0.0.1/24 dev va
 		ip route add unreachable 10.9.0.0/16
 		ip route add blackhole 10.8.0.0/16`)
@@ -110,10 +112,10 @@ func TestLabelSocket(t *testing.T) {
 // TestLabelFilter: as many ports are heard as shunt may have, the first and the last of them, and no
 // other one.
 func TestLabelFilter(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	run(t, twoPairs)
+	nltest.Run(t, twoPairs)
 	va, vc := index(t, "va"), index(t, "vc")
 	others := make([]int, 255)
 	for i := range others {

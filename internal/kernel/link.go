@@ -10,6 +10,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl"
 )
 
 // ARPHRD values that policy tells apart (include/uapi/linux/if_arp.h).
@@ -103,7 +105,7 @@ func linkTable() ([]Link, error) {
 		return nil, err
 	}
 	body := append(make([]byte, unix.SizeofIfInfomsg), ext...)
-	messages, err := dump(unix.NETLINK_ROUTE, unix.RTM_GETLINK, body)
+	messages, err := nl.Dump(unix.NETLINK_ROUTE, unix.RTM_GETLINK, body)
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +141,7 @@ func decodeLink(m netlink.Message) (linkMessage, error) {
 	l.Carrier = flags&unix.IFF_LOWER_UP != 0
 
 	elsewhere := false
-	err := attributes(m, unix.SizeofIfInfomsg, func(ad *netlink.AttributeDecoder) {
+	err := nl.Attributes(m, unix.SizeofIfInfomsg, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.IFLA_IFNAME:
 			l.Name = ad.String()
@@ -158,9 +160,9 @@ func decodeLink(m netlink.Message) (linkMessage, error) {
 		case unix.IFLA_WIRELESS:
 			l.wireless = true
 		case unix.IFLA_LINKINFO:
-			inner(ad, l.info)
+			nl.Inner(ad, l.info)
 		case unix.IFLA_XDP:
-			inner(ad, l.xdp)
+			nl.Inner(ad, l.xdp)
 		}
 	})
 	if elsewhere {

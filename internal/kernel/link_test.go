@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"shunt/internal/nl/nltest"
 )
 
 func links(t *testing.T) map[string]Link {
@@ -24,10 +26,10 @@ func links(t *testing.T) map[string]Link {
 }
 
 func TestLinks(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	run(t, `
+	nltest.Run(t, `
 		ip link add name va address 02:00:00:00:00:0a mtu 1400 type veth peer name vb
 		ip link add name br0 type bridge
 		ip link set vb master br0
@@ -64,10 +66,10 @@ func TestLinks(t *testing.T) {
 // TestDriverOfALinkThatIsGone: by its name it is not asked for, since the kernel would look for a module of
 // that name; and one that has another name by now is asked by that.
 func TestDriverOfALinkThatIsGone(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	run(t, "ip link add name va type veth peer name vb")
+	nltest.Run(t, "ip link add name va type veth peer name vb")
 	va := links(t)["va"]
 	for want, l := range map[string]Link{"": {Index: va.Index + 1000, Name: "va"}, "veth": {Index: va.Index, Name: "before"}} {
 		if got := driverNames([]Link{l})[l.Index]; got != want {
@@ -77,17 +79,17 @@ func TestDriverOfALinkThatIsGone(t *testing.T) {
 }
 
 func TestFeaturesFollowThePeer(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	run(t, `
+	nltest.Run(t, `
 		ip link add name va type veth peer name vb
 		ip link set va up
 		ip link set vb up`)
 	if va := links(t)["va"]; !va.Features.Has(XDPBasic|XDPRedirect) || va.Features.Has(XDPTransmit) || va.Offloads.GRO || !va.Offloads.TxChecksum {
 		t.Errorf("new veth: %+v", va)
 	}
-	run(t, `
+	nltest.Run(t, `
 		ethtool -K vb gro on
 		ethtool -K va tx off rxvlan off`)
 	all := links(t)
@@ -97,17 +99,17 @@ func TestFeaturesFollowThePeer(t *testing.T) {
 	if vb := all["vb"]; !vb.Offloads.GRO || !vb.Offloads.RxVLAN {
 		t.Errorf("gro on: %+v", vb)
 	}
-	run(t, `ethtool -K vb gro off`)
+	nltest.Run(t, `ethtool -K vb gro off`)
 	if va := links(t)["va"]; va.Features.Has(XDPTransmit) {
 		t.Errorf("peer does not poll: %+v", va)
 	}
 }
 
 func TestQueueing(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	run(t, `
+	nltest.Run(t, `
 		ip link add name va numtxqueues 2 type veth peer name vb
 		ip link set va up
 		ip link set vb up`)
@@ -120,7 +122,7 @@ func TestQueueing(t *testing.T) {
 		{"tc qdisc replace dev va root noqueue", "noqueue", ""},
 		{"tc qdisc replace dev va root pfifo_fast", "pfifo_fast", "pfifo_fast"},
 	} {
-		run(t, c.command)
+		nltest.Run(t, c.command)
 		if va := links(t)["va"]; va.Qdisc != c.qdisc || va.Queueing != c.queueing {
 			t.Errorf("%s: qdisc %q, queueing %q; want %q, %q", c.command, va.Qdisc, va.Queueing, c.qdisc, c.queueing)
 		}
@@ -128,13 +130,13 @@ func TestQueueing(t *testing.T) {
 }
 
 func TestHooks(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	run(t, `
+	nltest.Run(t, `
 		ip link add name va type veth peer name vb
 		tc qdisc add dev va clsact`)
-	nft(t, `table inet x { chain forward { type filter hook forward priority 0; }; }`)
+	nltest.NFT(t, `table inet x { chain forward { type filter hook forward priority 0; }; }`)
 	hooks := func(name string) []string {
 		h, err := Hooks(links(t)[name])
 		if err != nil {
@@ -151,7 +153,7 @@ func TestHooks(t *testing.T) {
 			t.Fatalf("tc %s: %s", args, out)
 		}
 	}
-	nft(t, `
+	nltest.NFT(t, `
 		table netdev t {
 			chain both { type filter hook ingress devices = { va, vb } priority 0; }
 			chain out { type filter hook egress device vb priority 0; }
@@ -173,7 +175,7 @@ func TestHooks(t *testing.T) {
 
 // A link that went since it was listed has no hooks; that is no error.
 func TestHooksOfALinkThatIsGone(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
 	if h, err := Hooks(Link{Index: 4711, Name: "gone"}); err != nil || len(h) > 0 {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl"
 )
 
 // LinkChange says what is new about a link: any of the following.
@@ -138,7 +140,7 @@ func (d *routeDecoder) bridgePort(m netlink.Message, e Event) (Event, bool, erro
 	}
 	var h maphash.Hash
 	h.SetSeed(digestSeed)
-	err := attributes(m, unix.SizeofIfInfomsg, func(ad *netlink.AttributeDecoder) {
+	err := nl.Attributes(m, unix.SizeofIfInfomsg, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.IFLA_PROTINFO:
 			digestNest(&h, ad, portClocks)
@@ -157,7 +159,7 @@ func factsOf(m netlink.Message) (linkFacts, error) {
 	var h maphash.Hash
 	h.SetSeed(digestSeed)
 	f := linkFacts{flags: binary.NativeEndian.Uint32(m.Data[8:]) &^ watching}
-	err := attributes(m, unix.SizeofIfInfomsg, func(ad *netlink.AttributeDecoder) {
+	err := nl.Attributes(m, unix.SizeofIfInfomsg, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.IFLA_IFNAME:
 			f.name = ad.String()
@@ -214,7 +216,7 @@ func digest(h *maphash.Hash, ad *netlink.AttributeDecoder) {
 
 // digestNest leaves out some of the attributes inside.
 func digestNest(h *maphash.Hash, ad *netlink.AttributeDecoder, without map[uint16]bool) {
-	inner(ad, func(ad *netlink.AttributeDecoder) {
+	nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 		if !without[ad.Type()] {
 			digest(h, ad)
 		}
@@ -225,7 +227,7 @@ func digestNest(h *maphash.Hash, ad *netlink.AttributeDecoder, without map[uint1
 // master keeps for it.
 func digestInfo(h *maphash.Hash, ad *netlink.AttributeDecoder) {
 	var kind, slaveKind []byte
-	inner(ad, func(ad *netlink.AttributeDecoder) {
+	nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.IFLA_INFO_KIND:
 			kind = ad.Bytes()

@@ -11,11 +11,13 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl/nltest"
 )
 
 // linkNews is a message about interface 7, up.
 func linkNews(t testing.TB, typ netlink.HeaderType, family byte, attrs func(*netlink.AttributeEncoder)) netlink.Message {
-	m := message(t, typ, unix.SizeofIfInfomsg, family, func(ae *netlink.AttributeEncoder) {
+	m := nltest.Message(t, typ, unix.SizeofIfInfomsg, family, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.IFLA_IFNAME, "eth7")
 		attrs(ae)
 	})
@@ -26,7 +28,7 @@ func linkNews(t testing.TB, typ netlink.HeaderType, family byte, attrs func(*net
 // bridgePort is one with a bridge's view of its port.
 func bridgePort(t testing.TB, typ netlink.HeaderType, isolated, timer byte) netlink.Message {
 	return linkNews(t, typ, unix.AF_BRIDGE, func(ae *netlink.AttributeEncoder) {
-		nest(ae, unix.IFLA_PROTINFO, func(ae *netlink.AttributeEncoder) {
+		nltest.Nest(ae, unix.IFLA_PROTINFO, func(ae *netlink.AttributeEncoder) {
 			ae.Uint8(unix.IFLA_BRPORT_ISOLATED, isolated)
 			ae.Uint64(unix.IFLA_BRPORT_HOLD_TIMER, uint64(timer))
 		})
@@ -97,10 +99,10 @@ func settled(t *testing.T, name string) {
 
 // TestWatchLinks: what the kernel says about a link for each change of it.
 func TestWatchLinks(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	run(t, `
+	nltest.Run(t, `
 		ip link add name va type veth peer name vb
 		ip link add name br0 type bridge
 		ip link set br0 up
@@ -130,7 +132,7 @@ func TestWatchLinks(t *testing.T) {
 		{"ip link set va name vx", LinkName},
 		{"ip link set vx up", LinkState},
 	} {
-		run(t, c.command)
+		nltest.Run(t, c.command)
 		var got LinkChange
 		if c.want == LinkState { // the link watch works in its own time
 			got = awaitThat(t, events, c.command, func(e Event) bool {
@@ -146,11 +148,11 @@ func TestWatchLinks(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.command, got, c.want)
 		}
 	}
-	run(t, `ip link del vx`)
+	nltest.Run(t, `ip link del vx`)
 	if got := until(t, events, EventLink); !slices.ContainsFunc(got, func(e Event) bool { return e.Index == va && e.Deleted }) {
 		t.Errorf("deletion: %+v", got)
 	}
-	run(t, `ip link add name va type veth peer name vb`)
+	nltest.Run(t, `ip link add name va type veth peer name vb`)
 	va = index(t, "va")
 	if got := until(t, events, EventLink); !slices.ContainsFunc(got, func(e Event) bool { return e.Index == va && e.Link == LinkNew }) {
 		t.Errorf("a new one: %+v", got)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl"
 )
 
 // usable are the states in which the kernel sends to a neighbour's MAC (NUD_VALID).
@@ -30,7 +32,7 @@ func (d *routeDecoder) neigh(m netlink.Message) (Event, bool, error) {
 	key := endpoint{index: int(int32(binary.NativeEndian.Uint32(m.Data[4:])))}
 	state := binary.NativeEndian.Uint16(m.Data[8:])
 	var mac string
-	err := attributes(m, sizeofNdmsg, func(ad *netlink.AttributeDecoder) {
+	err := nl.Attributes(m, sizeofNdmsg, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.NDA_DST:
 			key.addr, _ = netip.AddrFromSlice(ad.Bytes())

@@ -11,14 +11,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl/nltest"
 )
 
 // TestWatchNexthops: one that is new is no news, since no route uses it yet.
 func TestWatchNexthops(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	run(t, `
+	nltest.Run(t, `
 		ip link add name va type veth peer name vb
 		ip link set va up
 		ip link set vb up
@@ -35,7 +37,7 @@ func TestWatchNexthops(t *testing.T) {
 		{"ip nexthop del id 10", []bool{true}},
 		{"ip nexthop del id 9", []bool{true, true}}, // and the group that is empty now
 	} {
-		run(t, c.command)
+		nltest.Run(t, c.command)
 		got := until(t, events, EventNexthop)
 		same := len(got) == len(c.told)
 		for i, e := range got {
@@ -49,7 +51,7 @@ func TestWatchNexthops(t *testing.T) {
 
 // TestWatchXFRM: policies and states, in the order in which they were changed.
 func TestWatchXFRM(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
 	events := listen(t)
@@ -58,11 +60,11 @@ func TestWatchXFRM(t *testing.T) {
 		"ip xfrm policy update src 10.0.0.0/24 dst 10.1.0.0/24 dir fwd action allow",
 		"ip xfrm policy del src 10.0.0.0/24 dst 10.1.0.0/24 dir fwd",
 	} {
-		run(t, command)
+		nltest.Run(t, command)
 		await(t, events, EventXFRM)
 	}
 	// a state needs an algorithm, which not every kernel has; one under way does not
-	run(t, `
+	nltest.Run(t, `
 		ip xfrm state allocspi src 10.0.0.1 dst 10.0.0.2 proto esp mode tunnel
 		ip xfrm state flush`)
 	await(t, events, EventXFRM)
@@ -100,17 +102,17 @@ func forwarding(t *testing.T, port string) {
 // TestWatchFDB: a bridge learns a MAC, hears it again, finds it behind another port, and is
 // told by hand.
 func TestWatchFDB(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	run(t, `
+	nltest.Run(t, `
 		ip link add name br0 type bridge
 		ip link add name pa type veth peer name ha
 		ip link add name pb type veth peer name hb
 		ip link set pa master br0
 		ip link set pb master br0`)
 	for _, name := range []string{"br0", "pa", "pb", "ha", "hb"} {
-		run(t, "ip link set "+name+" up")
+		nltest.Run(t, "ip link set "+name+" up")
 	}
 	forwarding(t, "pa")
 	forwarding(t, "pb")
@@ -126,8 +128,8 @@ func TestWatchFDB(t *testing.T) {
 		{"learned", func() { frame(t, "ha", mac) }, pa, false},
 		{"heard again", func() { frame(t, "ha", mac) }, 0, false},
 		{"moved", func() { frame(t, "hb", mac) }, pb, false},
-		{"set by hand", func() { run(t, "bridge fdb replace "+mac.String()+" dev pa master static") }, pa, false},
-		{"deleted", func() { run(t, "bridge fdb del "+mac.String()+" dev pa master") }, pa, true},
+		{"set by hand", func() { nltest.Run(t, "bridge fdb replace "+mac.String()+" dev pa master static") }, pa, false},
+		{"deleted", func() { nltest.Run(t, "bridge fdb del "+mac.String()+" dev pa master") }, pa, true},
 	} {
 		c.do()
 		var got []Event

@@ -4,23 +4,12 @@ package kernel
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
+	"shunt/internal/nft"
+	"shunt/internal/nl/nltest"
 )
-
-// prefixes joins them in order, for comparison.
-func prefixes(list []netip.Prefix) string {
-	var words []string
-	for _, p := range list {
-		words = append(words, p.String())
-	}
-	slices.Sort(words)
-	return strings.Join(words, " ")
-}
 
 const setsAndRules = `
 table inet t {
@@ -55,10 +44,10 @@ table inet t {
 
 // TestWatchNftables: a transaction of nothing but addresses says which ones.
 func TestWatchNftables(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	nft(t, setsAndRules)
+	nltest.NFT(t, setsAndRules)
 	known := listen(t) // what was there is read
 	fresh := listen(t) // what comes is heard
 	for _, c := range []struct {
@@ -93,10 +82,10 @@ func TestWatchNftables(t *testing.T) {
 		{"a set of before, elsewhere", "table ip t { set bans { type ipv4_addr; }; }", ""},
 		{"asked by nobody", "add element ip t bans { 192.0.2.8 }", "192.0.2.8/32"},
 	} {
-		nft(t, c.rules)
+		nltest.NFT(t, c.rules)
 		for i, events := range []<-chan Event{known, fresh} {
 			e := await(t, events, EventNftables)
-			if got := prefixes(e.Elements); got != c.want || (e.Elements == nil) != (c.want == "") || e.Name != "nft" {
+			if got := nltest.Prefixes(e.Elements); got != c.want || (e.Elements == nil) != (c.want == "") || e.Name != "nft" {
 				t.Errorf("%s: watcher %d: %q by %q, want %q", c.name, i, got, e.Name, c.want)
 			}
 		}
@@ -105,19 +94,19 @@ func TestWatchNftables(t *testing.T) {
 
 // TestWatchManyElements: what one transaction can list is bounded.
 func TestWatchManyElements(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	nft(t, "table inet t { set bans { type ipv4_addr; }; }")
+	nltest.NFT(t, "table inet t { set bans { type ipv4_addr; }; }")
 	events := listen(t)
-	for _, n := range []int{mostElements, mostElements + 1} {
+	for _, n := range []int{nft.MostElements, nft.MostElements + 1} {
 		var list []string
 		for i := range n {
 			list = append(list, netip.AddrFrom4([4]byte{10, byte(n), byte(i >> 8), byte(i)}).String())
 		}
-		nft(t, "add element inet t bans { "+strings.Join(list, ", ")+" }")
+		nltest.NFT(t, "add element inet t bans { "+strings.Join(list, ", ")+" }")
 		want := n
-		if n > mostElements {
+		if n > nft.MostElements {
 			want = 0
 		}
 		if e := await(t, events, EventNftables); len(e.Elements) != want {
@@ -125,99 +114,3 @@ func TestWatchManyElements(t *testing.T) {
 		}
 	}
 }
-
-func TestFindAddress(t *testing.T) {
-	const port, mark, name, unknown = 13, 19, 41, 26
-	for _, c := range []struct {
-		parts []uint32
-		size  uint32
-		want  addressField
-		ok    bool
-	}{
-		{[]uint32{typeIPv4}, 4, addressField{at: 0, size: 4}, true},
-		{[]uint32{typeIPv6}, 16, addressField{at: 0, size: 16}, true},
-		{[]uint32{typeIPv4, port}, 8, addressField{at: 0, size: 4}, true},
-		{[]uint32{port, typeIPv4}, 8, addressField{at: 4, size: 4}, true},
-		{[]uint32{name, mark, typeIPv6, port}, 40, addressField{at: 20, size: 16}, true},
-		{[]uint32{typeIPv4, typeIPv4}, 8, addressField{at: 0, size: 4}, true},
-		{[]uint32{typeIPv4}, 8, addressField{}, false},
-		{[]uint32{typeIPv4, unknown}, 8, addressField{}, false},
-		{[]uint32{port}, 2, addressField{}, false},
-		{nil, 4, addressField{}, false},
-	} {
-		var keyType uint32
-		for _, p := range c.parts {
-			keyType = keyType<<typeBits | p
-		}
-		if got, ok := findAddress(keyType, c.size); ok != c.ok || ok && got != c.want {
-			t.Errorf("%v, %d bytes: %+v, %v", c.parts, c.size, got, ok)
-		}
-	}
-}
-
-func TestPairEdges(t *testing.T) {
-	for _, c := range []struct {
-		edges string // an end is marked by a !
-		want  string // "-": they do not fit together
-	}{
-		{"", ""},
-		{"10.0.0.0 !10.0.1.0", "10.0.0.0/24"},
-		{"!0.0.0.0 10.0.0.0 !10.0.1.0", "10.0.0.0/24"},
-		{"10.0.1.0 !10.0.1.0 10.0.0.0 !10.0.2.0", "10.0.0.0/24 10.0.1.0/24"},
-		{"0.0.0.0 !128.0.0.0 192.0.0.0", "0.0.0.0/1 192.0.0.0/2"},
-		{"10.0.0.255 !10.0.1.1", "10.0.0.0/23"},
-		{"2001:db8:: !2001:db9::", "2001:db8::/32"},
-		{"10.0.0.0 10.0.0.5 !10.0.1.0", "-"},
-		{"10.0.0.0 !10.0.1.0 !10.0.2.0", "-"},
-		{"!10.0.1.0", "-"},
-	} {
-		var edges []edge
-		for _, word := range strings.Fields(c.edges) {
-			addr, closes := strings.CutPrefix(word, "!")
-			edges = append(edges, edge{netip.MustParseAddr(addr), closes})
-		}
-		ranges, ok := pairEdges(edges)
-		if got := prefixes(ranges); ok == (c.want == "-") || ok && got != c.want {
-			t.Errorf("%s: %q, %v, want %q", c.edges, got, ok, c.want)
-		}
-	}
-}
-
-// nftElement is the kernel's message about one element of a set.
-func nftElement(t testing.TB, table, set string, key []byte) netlink.Message {
-	return message(t, nftMessage(unix.NFT_MSG_NEWSETELEM), sizeofNfgenmsg, unix.NFPROTO_INET, func(ae *netlink.AttributeEncoder) {
-		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, table)
-		ae.String(unix.NFTA_SET_ELEM_LIST_SET, set)
-		nest(ae, unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(ae *netlink.AttributeEncoder) {
-			nest(ae, unix.NFTA_LIST_ELEM, func(ae *netlink.AttributeEncoder) {
-				nest(ae, unix.NFTA_SET_ELEM_KEY, func(ae *netlink.AttributeEncoder) { ae.Bytes(unix.NFTA_DATA_VALUE, key) })
-			})
-		})
-	})
-}
-
-// TestShortKeys: an element whose key is not what the set's type says touches anything.
-func TestShortKeys(t *testing.T) {
-	for _, c := range []struct {
-		set  string
-		key  []byte
-		want string
-	}{
-		{"bans", []byte{192, 0, 2, 1}, "192.0.2.1/32"},
-		{"bans", []byte{192, 0, 2}, ""},
-		{"bans", nil, ""},
-		{"other", []byte{192, 0, 2, 1}, ""},
-	} {
-		d := newNftDecoder()
-		d.sets[NftName{NftTable{unix.NFPROTO_INET, "t"}, "bans"}] = &setFacts{key: addressField{size: 4}, address: true}
-		if _, tell, err := d.decode(nftElement(t, "t", c.set, c.key)); tell || err != nil {
-			t.Fatalf("told %v, %v", tell, err)
-		}
-		e, tell, err := d.decode(message(t, nftMessage(unix.NFT_MSG_NEWGEN), sizeofNfgenmsg, 0, func(*netlink.AttributeEncoder) {}))
-		if got := prefixes(e.Elements); got != c.want || !tell || err != nil {
-			t.Errorf("%s %v: %q, told %v, %v", c.set, c.key, got, tell, err)
-		}
-	}
-}
-
-func newNftDecoder() *nftDecoder { return &nftDecoder{sets: make(map[NftName]*setFacts)} }

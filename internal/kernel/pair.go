@@ -11,6 +11,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl"
 )
 
 // The two ends of the veth pair in which IP packets get labels. What is sent to the outer one comes
@@ -64,7 +66,7 @@ func (r *Resolver) RemovePair() error {
 			continue
 		}
 		if err == nil && l.Kind == "veth" {
-			_, err = ask(r.conn, unix.RTM_DELLINK, netlink.Acknowledge, linkMessageOf(l.Index, 0, 0))
+			_, err = nl.Ask(r.conn, unix.RTM_DELLINK, netlink.Acknowledge, linkMessageOf(l.Index, 0, 0))
 		}
 		if err != nil && !errors.Is(err, unix.ENODEV) {
 			return fmt.Errorf("remove %s: %w", name, err)
@@ -78,7 +80,7 @@ func (r *Resolver) makePair() error {
 	if err != nil {
 		return err
 	}
-	if _, err := ask(r.conn, unix.RTM_NEWLINK, netlink.Acknowledge|netlink.Create|netlink.Excl, body); err != nil {
+	if _, err := nl.Ask(r.conn, unix.RTM_NEWLINK, netlink.Acknowledge|netlink.Create|netlink.Excl, body); err != nil {
 		return err
 	}
 	if err := finishInSoftware(PairOuter); err != nil {
@@ -94,7 +96,7 @@ func (r *Resolver) makePair() error {
 		if err != nil {
 			return err
 		}
-		if _, err := ask(r.conn, unix.RTM_NEWLINK, netlink.Acknowledge, linkMessageOf(l.Index, unix.IFF_UP, unix.IFF_UP)); err != nil {
+		if _, err := nl.Ask(r.conn, unix.RTM_NEWLINK, netlink.Acknowledge, linkMessageOf(l.Index, unix.IFF_UP, unix.IFF_UP)); err != nil {
 			return err
 		}
 	}
@@ -113,7 +115,7 @@ func (r *Resolver) mute(name string) error {
 		return err
 	}
 	flags := linkMessageOf(l.Index, unix.IFF_NOARP, unix.IFF_NOARP|unix.IFF_MULTICAST)
-	if _, err := ask(r.conn, unix.RTM_NEWLINK, netlink.Acknowledge, flags); err != nil {
+	if _, err := nl.Ask(r.conn, unix.RTM_NEWLINK, netlink.Acknowledge, flags); err != nil {
 		return err
 	}
 	ae := netlink.NewAttributeEncoder()
@@ -122,7 +124,7 @@ func (r *Resolver) mute(name string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := ask(r.conn, unix.RTM_NEWLINK, netlink.Acknowledge, append(linkMessageOf(l.Index, 0, 0), mtu...)); err != nil {
+	if _, err := nl.Ask(r.conn, unix.RTM_NEWLINK, netlink.Acknowledge, append(linkMessageOf(l.Index, 0, 0), mtu...)); err != nil {
 		return err
 	}
 	ae = netlink.NewAttributeEncoder()
@@ -137,7 +139,7 @@ func (r *Resolver) mute(name string) error {
 	if err != nil {
 		return err
 	}
-	_, err = ask(r.conn, unix.RTM_NEWLINK, netlink.Acknowledge, append(linkMessageOf(l.Index, 0, 0), spec...))
+	_, err = nl.Ask(r.conn, unix.RTM_NEWLINK, netlink.Acknowledge, append(linkMessageOf(l.Index, 0, 0), spec...))
 	if errors.Is(err, unix.EAFNOSUPPORT) { // a kernel without IPv6
 		return nil
 	}

@@ -8,11 +8,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"shunt/internal/nl/nltest"
 )
 
 // TestPair makes the pair, finds it again, mends what is half made, and takes it away.
 func TestPair(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
 	for _, path := range []string{"/proc/sys/net/ipv6/conf/all/forwarding", "/proc/sys/net/ipv6/conf/default/forwarding"} {
@@ -63,7 +65,7 @@ func TestPair(t *testing.T) {
 	if out, err := exec.Command("ip", "address", "show", "dev", PairOuter).CombinedOutput(); err != nil || strings.Contains(string(out), "inet") {
 		t.Errorf("%v: %s", err, out)
 	}
-	run(t, "ip link set "+PairInner+" down")
+	nltest.Run(t, "ip link set "+PairInner+" down")
 	if a, _ := made("after it was down"); a == outer {
 		t.Error("one that is down is taken for whole")
 	}
@@ -75,12 +77,12 @@ func TestPair(t *testing.T) {
 	if _, err := r.Link(PairInner); err != ErrNoLink {
 		t.Errorf("after it was removed: %v", err)
 	}
-	run(t, "ip link add "+PairOuter+" type bridge")
+	nltest.Run(t, "ip link add "+PairOuter+" type bridge")
 	if _, _, err := r.MakePair(); err == nil || strings.Contains(err.Error(), "\n") {
 		t.Errorf("somebody else's: %v", err)
 	}
 	if err := r.RemovePair(); err != nil {
 		t.Error(err)
 	}
-	run(t, "ip link show "+PairOuter)
+	nltest.Run(t, "ip link show "+PairOuter)
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl"
 )
 
 // Parents of qdiscs and filters (include/uapi/linux/pkt_sched.h).
@@ -43,7 +45,7 @@ func decodeTC(m netlink.Message) (tcMessage, error) {
 	t.parent = binary.NativeEndian.Uint32(m.Data[12:])
 	t.info = binary.NativeEndian.Uint32(m.Data[16:])
 	var options []byte
-	err := attributes(m, sizeofTcmsg, func(ad *netlink.AttributeDecoder) {
+	err := nl.Attributes(m, sizeofTcmsg, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.TCA_KIND:
 			t.kind = ad.String()
@@ -61,7 +63,7 @@ func decodeTC(m netlink.Message) (tcMessage, error) {
 func bpfFilterName(options []byte) string {
 	const tcaBPFName = 7
 	var name string
-	if err := nested(options, func(ad *netlink.AttributeDecoder) {
+	if err := nl.Nested(options, func(ad *netlink.AttributeDecoder) {
 		if ad.Type() == tcaBPFName {
 			name = ad.String()
 		}
@@ -74,7 +76,7 @@ func bpfFilterName(options []byte) string {
 // rootQdiscs returns, by interface, the kind of the qdisc that an administrator
 // set, which is a queueing policy that XDP would bypass.
 func rootQdiscs() (map[int]string, error) {
-	messages, err := dump(unix.NETLINK_ROUTE, unix.RTM_GETQDISC, make([]byte, sizeofTcmsg))
+	messages, err := nl.Dump(unix.NETLINK_ROUTE, unix.RTM_GETQDISC, make([]byte, sizeofTcmsg))
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +111,7 @@ func tcFilters(index int, parent uint32) ([]tcMessage, error) {
 	body := make([]byte, sizeofTcmsg)
 	binary.NativeEndian.PutUint32(body[4:], uint32(index))
 	binary.NativeEndian.PutUint32(body[12:], parent)
-	messages, err := dump(unix.NETLINK_ROUTE, unix.RTM_GETTFILTER, body)
+	messages, err := nl.Dump(unix.NETLINK_ROUTE, unix.RTM_GETTFILTER, body)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl"
 )
 
 // ErrNoLink says that there is no interface of that name.
@@ -51,7 +53,7 @@ func (r *Resolver) Link(name string) (Link, error) {
 	if err != nil {
 		return Link{}, err
 	}
-	messages, err := ask(r.conn, unix.RTM_GETLINK, 0, append(make([]byte, unix.SizeofIfInfomsg), body...))
+	messages, err := nl.Ask(r.conn, unix.RTM_GETLINK, 0, append(make([]byte, unix.SizeofIfInfomsg), body...))
 	if errors.Is(err, unix.ENODEV) {
 		return Link{}, ErrNoLink
 	}
@@ -67,7 +69,7 @@ func (r *Resolver) Link(name string) (Link, error) {
 
 // Neighbour returns what the kernel knows of an address; nothing, if it does not know it.
 func (r *Resolver) Neighbour(index int, addr netip.Addr) (Neighbour, error) {
-	messages, err := ask(r.conn, unix.RTM_GETNEIGH, 0, neighbourQuery(index, addr, 0))
+	messages, err := nl.Ask(r.conn, unix.RTM_GETNEIGH, 0, neighbourQuery(index, addr, 0))
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
 		return Neighbour{}, nil
 	}
@@ -86,7 +88,7 @@ func (r *Resolver) Neighbour(index int, addr netip.Addr) (Neighbour, error) {
 // Not for a Static one: NTF_USE takes NUD_PERMANENT away (neigh_add() in
 // net/core/neighbour.c, since 5.16).
 func (r *Resolver) Use(index int, addr netip.Addr) error {
-	_, err := ask(r.conn, unix.RTM_NEWNEIGH, netlink.Acknowledge|netlink.Create, neighbourQuery(index, addr, unix.NTF_USE))
+	_, err := nl.Ask(r.conn, unix.RTM_NEWNEIGH, netlink.Acknowledge|netlink.Create, neighbourQuery(index, addr, unix.NTF_USE))
 	if err != nil {
 		return fmt.Errorf("neighbour %s: %w", addr, err)
 	}
@@ -110,7 +112,7 @@ func neighbourQuery(index int, addr netip.Addr, flags uint8) []byte {
 
 func decodeNeighbour(m netlink.Message) (n Neighbour, err error) {
 	var mac net.HardwareAddr
-	err = attributes(m, sizeofNdmsg, func(ad *netlink.AttributeDecoder) {
+	err = nl.Attributes(m, sizeofNdmsg, func(ad *netlink.AttributeDecoder) {
 		if ad.Type() == unix.NDA_LLADDR {
 			mac = ad.Bytes()
 		}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl/nltest"
 )
 
 func openResolver(t *testing.T) *Resolver {
@@ -24,10 +26,10 @@ func openResolver(t *testing.T) *Resolver {
 
 // TestResolver: a link by its name; neighbours by hand, that answer and that do not.
 func TestResolver(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	run(t, `
+	nltest.Run(t, `
 		ip link add name va type veth peer name vb
 		ip link set va address 02:00:00:00:00:0a mtu 1400 up
 		ip link set vb up
@@ -72,8 +74,8 @@ func TestResolver(t *testing.T) {
 		}
 	}
 	// and then somebody does
-	run(t, `ip addr add 10.0.0.3/24 dev vb`)
-	run(t, `ip neigh replace 10.0.0.3 lladdr 02:00:00:00:00:03 nud reachable dev va`)
+	nltest.Run(t, `ip addr add 10.0.0.3/24 dev vb`)
+	nltest.Run(t, `ip neigh replace 10.0.0.3 lladdr 02:00:00:00:00:03 nud reachable dev va`)
 	if e := await(t, events, EventNeighNew); e.MAC.String() != "02:00:00:00:00:03" || e.Index != l.Index || e.Prefix.Addr() != lost {
 		t.Errorf("%+v", e)
 	}
@@ -85,10 +87,10 @@ func TestResolver(t *testing.T) {
 // TestWatchNewNeighbours: one is new when the kernel can send to it and could not before,
 // whatever was known of it earlier.
 func TestWatchNewNeighbours(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	run(t, `
+	nltest.Run(t, `
 		ip link add name va type veth peer name vb
 		ip link set va up
 		ip link set vb up`)
@@ -105,7 +107,7 @@ func TestWatchNewNeighbours(t *testing.T) {
 		{"ip neigh del 10.0.0.2 dev va", false},
 		{"ip neigh add 10.0.0.2 lladdr 02:00:00:00:00:03 nud reachable dev va", true},
 	} {
-		run(t, c.command)
+		nltest.Run(t, c.command)
 		if got := until(t, events, EventNeighNew); (len(got) == 1) != c.fresh {
 			t.Errorf("%s: %+v", c.command, got)
 		}

@@ -12,6 +12,9 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nft"
+	"shunt/internal/nl"
 )
 
 // EventKind says what kind of thing changed.
@@ -132,18 +135,18 @@ func openSources(buffer int) (opened []*source, err error) {
 	if err != nil {
 		return nil, err
 	}
-	route, rules := &routeDecoder{}, &nftDecoder{}
+	route, rules := &routeDecoder{}, &nft.Decoder{}
 	for _, s := range []*source{
 		{family: unix.NETLINK_ROUTE, groups: routeGroups, decode: route.decode, reload: route.reload},
 		{family: unix.NETLINK_GENERIC, groups: []uint32{group}, decode: netdevDecoder(family)},
-		{family: unix.NETLINK_NETFILTER, groups: []uint32{unix.NFNLGRP_NFTABLES}, decode: rules.decode, reload: rules.reload},
+		{family: unix.NETLINK_NETFILTER, groups: []uint32{unix.NFNLGRP_NFTABLES}, decode: decodeTransaction(rules), reload: rules.Reload},
 		{family: unix.NETLINK_NETFILTER, groups: []uint32{unix.NFNLGRP_CONNTRACK_DESTROY}, decode: decodeDestroyed,
 			filter: endedEarly, pace: &pace{}, lost: EventConntrackLost},
 		{family: unix.NETLINK_XFRM, groups: xfrmGroups, decode: decodeXFRM},
 	} {
 		s.buffer = buffer
 		err := s.open()
-		if s.family != unix.NETLINK_ROUTE && absent(err) {
+		if s.family != unix.NETLINK_ROUTE && nl.Absent(err) {
 			continue // no nftables, conntrack or IPsec in this kernel: nothing to hear
 		}
 		if err != nil {
@@ -154,7 +157,15 @@ func openSources(buffer int) (opened []*source, err error) {
 	if err := route.reload(); err != nil {
 		return opened, err
 	}
-	return opened, rules.reload()
+	return opened, rules.Reload()
+}
+
+// decodeTransaction makes events of what nft says.
+func decodeTransaction(rules *nft.Decoder) func(netlink.Message) (Event, bool, error) {
+	return func(m netlink.Message) (Event, bool, error) {
+		t, ended, err := rules.Decode(m)
+		return Event{Kind: EventNftables, Name: t.Program, Elements: t.Elements}, ended, err
+	}
 }
 
 // open makes the socket and subscribes.

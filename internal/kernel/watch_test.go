@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl/nltest"
 )
 
 const patience = 20 * time.Second
@@ -53,7 +55,7 @@ func awaitThat(t *testing.T, events <-chan Event, what string, is func(Event) bo
 // now, whose event the same socket delivers after all earlier ones.
 func until(t *testing.T, events <-chan Event, kind EventKind) (got []Event) {
 	t.Helper()
-	run(t, `
+	nltest.Run(t, `
 		ip rule add pref 4711 lookup main
 		ip rule del pref 4711`)
 	timeout := time.After(patience)
@@ -73,10 +75,10 @@ func until(t *testing.T, events <-chan Event, kind EventKind) (got []Event) {
 }
 
 func TestWatchNeighbours(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	run(t, `
+	nltest.Run(t, `
 		ip link add name va type veth peer name vb
 		ip link set va up
 		ip link set vb up
@@ -102,7 +104,7 @@ func TestWatchNeighbours(t *testing.T) {
 		{"ip neigh add ff02::99 lladdr 33:33:00:00:00:99 nud reachable dev va", "", false},
 		{"ip neigh change ff02::99 lladdr 33:33:00:00:00:98 nud reachable dev va", "", false},
 	} {
-		run(t, c.command)
+		nltest.Run(t, c.command)
 		got := until(t, events, EventNeigh)
 		switch {
 		case c.old == "" && len(got) > 0:
@@ -115,10 +117,10 @@ func TestWatchNeighbours(t *testing.T) {
 }
 
 func TestWatchAddressesAndRoutes(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	run(t, `
+	nltest.Run(t, `
 		ip link add name va type veth peer name vb
 		ip link set va up
 		ip link set vb up`)
@@ -143,7 +145,7 @@ func TestWatchAddressesAndRoutes(t *testing.T) {
 		{"ip route add 10.8.0.0/16 via 10.0.0.2 table 7000", EventRoute, "10.8.0.0/16", false},
 		{"ip -6 route add 2001:db8:9::/48 dev va", EventRoute, "2001:db8:9::/48", false},
 	} {
-		run(t, c.command)
+		nltest.Run(t, c.command)
 		if c.prefix == "" {
 			if got := until(t, events, c.kind); len(got) > 0 {
 				t.Errorf("%s: %+v, want no event", c.command, got)
@@ -168,10 +170,10 @@ func tableOf(command string) uint32 {
 }
 
 func TestWatchTheRest(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	run(t, `
+	nltest.Run(t, `
 		ip link add name va type veth peer name vb
 		ip link set va up
 		ip link set vb up`)
@@ -198,7 +200,7 @@ func TestWatchTheRest(t *testing.T) {
 		{"ip xfrm policy add src 10.1.0.0/16 dst 10.2.0.0/16 dir out", EventXFRM, "", false},
 		{"nft add table inet x", EventNftables, "", false},
 	} {
-		run(t, c.command)
+		nltest.Run(t, c.command)
 		want := 0
 		if c.link != "" {
 			want = index(t, c.link)
@@ -211,12 +213,12 @@ func TestWatchTheRest(t *testing.T) {
 
 // One transaction is one event, however many rules it has.
 func TestWatchCountsTransactions(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
 	events := listen(t)
 	for range 2 {
-		nft(t, "flush ruleset; table inet x { chain c { type filter hook forward priority 0; ct state established accept; tcp dport 22 accept; }; }")
+		nltest.NFT(t, "flush ruleset; table inet x { chain c { type filter hook forward priority 0; ct state established accept; tcp dport 22 accept; }; }")
 	}
 	for range 2 {
 		if e := await(t, events, EventNftables); e.Name != "nft" {
@@ -232,11 +234,11 @@ func TestWatchCountsTransactions(t *testing.T) {
 
 // A reader that does not keep up is told so, and the watch goes on.
 func TestWatchOverrun(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	run(t, `ip link add name va type veth peer name vb`)
-	run(t, `ip neigh add 10.0.0.2 lladdr 02:00:00:00:00:02 nud permanent dev va`)
+	nltest.Run(t, `ip link add name va type veth peer name vb`)
+	nltest.Run(t, `ip neigh add 10.0.0.2 lladdr 02:00:00:00:00:02 nud permanent dev va`)
 	events, err := watch(t.Context(), 32<<10) // bytes: some dozens of messages
 	if err != nil {
 		t.Fatal(err)
@@ -254,7 +256,7 @@ func TestWatchOverrun(t *testing.T) {
 	await(t, events, EventResync)
 	until(t, events, EventResync)
 	// The MAC whose change was lost is the known one now.
-	run(t, `ip neigh change 10.0.0.2 lladdr 02:00:00:00:00:04 nud permanent dev va`)
+	nltest.Run(t, `ip neigh change 10.0.0.2 lladdr 02:00:00:00:00:04 nud permanent dev va`)
 	if e := await(t, events, EventNeigh); e.MAC.String() != "02:00:00:00:00:03" {
 		t.Errorf("after the overrun: %+v", e)
 	}
@@ -262,7 +264,7 @@ func TestWatchOverrun(t *testing.T) {
 
 // A socket that fails is replaced, and what was missed meanwhile is said.
 func TestWatchReopens(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
 	sources, err := openSources(receiveBuffer)
@@ -275,12 +277,12 @@ func TestWatchReopens(t *testing.T) {
 	go route.run(t.Context(), events)
 	broken.Close()
 	await(t, events, EventResync)
-	run(t, `ip link add name va type veth peer name vb`)
+	nltest.Run(t, `ip link add name va type veth peer name vb`)
 	await(t, events, EventLink)
 }
 
 func TestWatchEnds(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"shunt/internal/kernel"
+	"shunt/internal/nft"
 )
 
 // Operators of cmp (enum nft_cmp_ops) and range.
@@ -25,7 +25,7 @@ const (
 // What nft's state register holds of a packet (NF_CT_STATE_BIT).
 var stateBits = map[States]uint32{Established: 2, New: 8, Untracked: 64}
 
-func (m *machine) compare(e *kernel.NftExpr) {
+func (m *machine) compare(e *nft.Expr) {
 	v := m.regs[e.Source]
 	if v == nil {
 		m.rule.exact = false
@@ -56,7 +56,7 @@ func (m *machine) compare(e *kernel.NftExpr) {
 
 // decided tells whether a comparison has the same outcome for whatever could be repeated,
 // and notes if that is no.
-func (m *machine) decided(v *value, e *kernel.NftExpr) bool {
+func (m *machine) decided(v *value, e *nft.Expr) bool {
 	want, known := v.known(m.family(), m.rule.match.Proto)
 	if known == nil || len(e.Data) < len(known) || e.Op != opEqual && e.Op != opNotEqual {
 		return false
@@ -88,7 +88,7 @@ func (m *machine) states(is func(bits uint32) bool) {
 }
 
 // truth compares bits, as the register holds them.
-func truth(v *value, bits uint32, e *kernel.NftExpr) bool {
+func truth(v *value, bits uint32, e *nft.Expr) bool {
 	want, ok := number(e.Data)
 	if !ok {
 		return true
@@ -99,7 +99,7 @@ func truth(v *value, bits uint32, e *kernel.NftExpr) bool {
 	return e.Op == opEqual && bits == want || e.Op == opNotEqual && bits != want || e.Op != opEqual && e.Op != opNotEqual
 }
 
-func (m *machine) device(kind kind, e *kernel.NftExpr) {
+func (m *machine) device(kind kind, e *nft.Expr) {
 	var i Interfaces
 	if e.Op == opEqual {
 		i = device(kind, e.Data)
@@ -138,7 +138,7 @@ func (m *machine) devices(kind kind, i Interfaces) {
 }
 
 // kindOf narrows the rule to a protocol or a family.
-func (m *machine) kindOf(v *value, e *kernel.NftExpr) {
+func (m *machine) kindOf(v *value, e *nft.Expr) {
 	if e.Op != opEqual || len(v.mask) > 0 {
 		m.rule.exact = false
 		return
@@ -166,7 +166,7 @@ func kindMatch(kind kind, data []byte, exact *bool) (m Match) {
 
 // bytes notes what is asked of the packet's own bytes; addresses and ports are put
 // together of it when the rule is read to its end.
-func (m *machine) bytes(v *value, e *kernel.NftExpr) {
+func (m *machine) bytes(v *value, e *nft.Expr) {
 	m.rule.exact = false
 	if e.Op != opEqual {
 		m.portBound(v, e)
@@ -184,7 +184,7 @@ func (m *machine) bytes(v *value, e *kernel.NftExpr) {
 }
 
 // portBound narrows the rule's ports by "less than" and the like.
-func (m *machine) portBound(v *value, e *kernel.NftExpr) {
+func (m *machine) portBound(v *value, e *nft.Expr) {
 	if v.base != baseTransport || len(v.mask) != 2 || v.masked() || len(e.Data) != 2 {
 		return
 	}
@@ -204,7 +204,7 @@ func (m *machine) portBound(v *value, e *kernel.NftExpr) {
 	m.onlyPorts(v.offset, from, to)
 }
 
-func (m *machine) inRange(e *kernel.NftExpr) {
+func (m *machine) inRange(e *nft.Expr) {
 	v := m.use(e.Source)
 	m.rule.exact = false
 	if v.kind == packet && v.base == baseTransport && len(v.mask) == 2 && !v.masked() && e.Op == opEqual &&

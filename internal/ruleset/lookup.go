@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"shunt/internal/kernel"
+	"shunt/internal/nft"
 )
 
 // mostElements of a set are looked at, and of a map to verdicts.
@@ -17,7 +17,7 @@ const (
 )
 
 // lookup finds a key in a set, or takes a value or a verdict from a map.
-func (m *machine) lookup(e *kernel.NftExpr) {
+func (m *machine) lookup(e *nft.Expr) {
 	v := m.regs[e.Source]
 	if v == nil {
 		v = &value{}
@@ -26,7 +26,7 @@ func (m *machine) lookup(e *kernel.NftExpr) {
 	s := m.set(e.Set)
 	m.elementExprs(s.Exprs, e.Set)
 	switch {
-	case e.Dest == kernel.NftVerdictRegister:
+	case e.Dest == nft.VerdictRegister:
 		m.verdictMap(v, e)
 	case e.Dest >= 0:
 		m.rule.exact = false
@@ -38,15 +38,15 @@ func (m *machine) lookup(e *kernel.NftExpr) {
 
 // anonymous returns the elements of a set that is part of the rule: they are as old as the
 // rule is. Those of a set with a name come and go.
-func (m *machine) anonymous(e *kernel.NftExpr, most int) ([]kernel.NftElement, bool) {
+func (m *machine) anonymous(e *nft.Expr, most int) ([]nft.Element, bool) {
 	if m.set(e.Set).Flags&unix.NFT_SET_ANONYMOUS == 0 {
 		return nil, false
 	}
-	return m.n.Elements(kernel.NftName{Table: m.table, Name: e.Set}, most)
+	return m.n.Elements(nft.Ref{Table: m.table, Name: e.Set}, most)
 }
 
 // member narrows the rule to what is in a set.
-func (m *machine) member(v *value, e *kernel.NftExpr) {
+func (m *machine) member(v *value, e *nft.Expr) {
 	const inverted = 1 // NFT_LOOKUP_F_INV
 	if v.opaque || v.kind == other || v.kind == packet || v.kind == zero {
 		m.rule.exact = false
@@ -54,14 +54,14 @@ func (m *machine) member(v *value, e *kernel.NftExpr) {
 	}
 	elements, all := m.anonymous(e, mostElements)
 	not := e.Flags&inverted != 0
-	interval := slices.ContainsFunc(elements, func(e kernel.NftElement) bool { return e.End || e.Other })
+	interval := slices.ContainsFunc(elements, func(e nft.Element) bool { return e.End || e.Other })
 	switch {
 	case !all || interval || len(elements) == 0:
 		m.rule.exact = false
 	case v.kind == state:
 		m.states(func(bits uint32) bool {
-			return not != slices.ContainsFunc(elements, func(el kernel.NftElement) bool {
-				return truth(v, bits, &kernel.NftExpr{Op: opEqual, Data: el.Key})
+			return not != slices.ContainsFunc(elements, func(el nft.Element) bool {
+				return truth(v, bits, &nft.Expr{Op: opEqual, Data: el.Key})
 			})
 		})
 	case not:
@@ -78,7 +78,7 @@ func (m *machine) member(v *value, e *kernel.NftExpr) {
 }
 
 // oneOf are the interfaces of a set.
-func oneOf(kind kind, elements []kernel.NftElement) Interfaces {
+func oneOf(kind kind, elements []nft.Element) Interfaces {
 	var names []string
 	var indexes []int
 	for _, e := range elements {
@@ -93,7 +93,7 @@ func oneOf(kind kind, elements []kernel.NftElement) Interfaces {
 }
 
 // verdictMap adds a branch for each element; one that is not read may be anything.
-func (m *machine) verdictMap(v *value, e *kernel.NftExpr) {
+func (m *machine) verdictMap(v *value, e *nft.Expr) {
 	elements, all := m.anonymous(e, mostVerdicts)
 	if !all {
 		for _, kind := range []branchKind{jumpAnywhere, terminal, giveBack} {
@@ -112,12 +112,12 @@ func (m *machine) verdictMap(v *value, e *kernel.NftExpr) {
 			m.rule.stateful = true
 			match.States, exact = 0, true
 			for s, bits := range stateBits {
-				if truth(v, bits, &kernel.NftExpr{Op: opEqual, Data: el.Key}) {
+				if truth(v, bits, &nft.Expr{Op: opEqual, Data: el.Key}) {
 					match.States |= s
 				}
 			}
 		case v.kind >= inName && v.kind <= outIndex:
-			i := oneOf(v.kind, []kernel.NftElement{el})
+			i := oneOf(v.kind, []nft.Element{el})
 			if v.kind == inName || v.kind == inIndex {
 				match.In = i
 			} else {

@@ -10,22 +10,22 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"shunt/internal/kernel"
+	"shunt/internal/nft"
 )
 
 // machine follows the registers of one nftables rule as far as needed to know what the
 // rule compares.
 type machine struct {
-	n     *kernel.Nft
+	n     *nft.Ruleset
 	rule  rule
-	table kernel.NftTable
+	table nft.Table
 	regs  map[int]*value
 	ip    fields // what is asked of the IP header
 	l4    fields // and of the first four bytes behind it
 }
 
 // compileNft takes from a rule of nftables what matters.
-func compileNft(n *kernel.Nft, r kernel.NftRule) rule {
+func compileNft(n *nft.Ruleset, r nft.Rule) rule {
 	where := fmt.Sprintf("handle %d", r.Handle)
 	if r.Comment != "" {
 		where += fmt.Sprintf(" %q", r.Comment)
@@ -47,7 +47,7 @@ func compileNft(n *kernel.Nft, r kernel.NftRule) rule {
 
 // steps are the expressions that do something to the rule. Those that are in neither
 // table are not known: whatever they are may look at each packet.
-var steps = map[string]func(*machine, *kernel.NftExpr){
+var steps = map[string]func(*machine, *nft.Expr){
 	"meta":      (*machine).meta,
 	"ct":        (*machine).ct,
 	"payload":   (*machine).payload,
@@ -61,21 +61,21 @@ var steps = map[string]func(*machine, *kernel.NftExpr){
 	"immediate": (*machine).immediate,
 	"dynset":    (*machine).dynset,
 	"objref":    (*machine).object,
-	"match":     func(m *machine, e *kernel.NftExpr) { m.rule.xMatch(e.Extension, int(e.Revision), e.Info) },
-	"target":    func(m *machine, e *kernel.NftExpr) { m.rule.xTarget(e.Extension) },
-	"reject":    func(m *machine, _ *kernel.NftExpr) { m.rule.send(terminal, "") },
-	"tproxy":    func(m *machine, _ *kernel.NftExpr) { m.rule.send(terminal, "") },
-	"synproxy":  func(m *machine, _ *kernel.NftExpr) { m.rule.exact, m.rule.acts = false, true },
-	"queue":     func(m *machine, _ *kernel.NftExpr) { m.rule.queue() },
-	"limit":     func(m *machine, _ *kernel.NftExpr) { m.rule.vary("limit") },
-	"quota":     func(m *machine, _ *kernel.NftExpr) { m.rule.vary("quota") },
-	"connlimit": func(m *machine, _ *kernel.NftExpr) { m.rule.exact = false }, // judges connections
-	"counter":   func(m *machine, _ *kernel.NftExpr) { m.rule.counts = "counter" },
-	"last":      func(m *machine, _ *kernel.NftExpr) { m.rule.counts = "last" },
-	"log":       func(m *machine, _ *kernel.NftExpr) { m.rule.counts = "log" },
-	"dup":       func(m *machine, _ *kernel.NftExpr) { m.rule.counts = "dup" },
-	"numgen":    func(m *machine, e *kernel.NftExpr) { m.regs[e.Dest] = &value{varies: "numgen"} },
-	"inner":     func(m *machine, _ *kernel.NftExpr) { m.rule.vary("header inside a tunnel") },
+	"match":     func(m *machine, e *nft.Expr) { m.rule.xMatch(e.Extension, int(e.Revision), e.Info) },
+	"target":    func(m *machine, e *nft.Expr) { m.rule.xTarget(e.Extension) },
+	"reject":    func(m *machine, _ *nft.Expr) { m.rule.send(terminal, "") },
+	"tproxy":    func(m *machine, _ *nft.Expr) { m.rule.send(terminal, "") },
+	"synproxy":  func(m *machine, _ *nft.Expr) { m.rule.exact, m.rule.acts = false, true },
+	"queue":     func(m *machine, _ *nft.Expr) { m.rule.queue() },
+	"limit":     func(m *machine, _ *nft.Expr) { m.rule.vary("limit") },
+	"quota":     func(m *machine, _ *nft.Expr) { m.rule.vary("quota") },
+	"connlimit": func(m *machine, _ *nft.Expr) { m.rule.exact = false }, // judges connections
+	"counter":   func(m *machine, _ *nft.Expr) { m.rule.counts = "counter" },
+	"last":      func(m *machine, _ *nft.Expr) { m.rule.counts = "last" },
+	"log":       func(m *machine, _ *nft.Expr) { m.rule.counts = "log" },
+	"dup":       func(m *machine, _ *nft.Expr) { m.rule.counts = "dup" },
+	"numgen":    func(m *machine, e *nft.Expr) { m.regs[e.Dest] = &value{varies: "numgen"} },
+	"inner":     func(m *machine, _ *nft.Expr) { m.rule.vary("header inside a tunnel") },
 }
 
 // stable are expressions whose outcome all packets of a flow share; the first row loads a
@@ -85,7 +85,7 @@ var stable = map[string]bool{
 	"nat": false, "masq": false, "redir": false, "notrack": false, "flow_offload": false, "fwd": false, "secmark": false,
 }
 
-func (m *machine) step(e *kernel.NftExpr) {
+func (m *machine) step(e *nft.Expr) {
 	if f := steps[e.Name]; f != nil {
 		f(m, e)
 		return
@@ -135,7 +135,7 @@ const (
 	metaLastKey  = 35 // NFT_META_BRI_BROUTE
 )
 
-func (m *machine) meta(e *kernel.NftExpr) {
+func (m *machine) meta(e *nft.Expr) {
 	if e.Source >= 0 {
 		m.use(e.Source)
 		if e.Key == unix.NFT_META_NFTRACE {
@@ -180,7 +180,7 @@ func (m *machine) meta(e *kernel.NftExpr) {
 	m.regs[e.Dest] = v
 }
 
-func (m *machine) ct(e *kernel.NftExpr) {
+func (m *machine) ct(e *nft.Expr) {
 	if e.Source >= 0 {
 		m.use(e.Source)
 		m.rule.acts = true
@@ -200,7 +200,7 @@ func (m *machine) ct(e *kernel.NftExpr) {
 	m.regs[e.Dest] = v
 }
 
-func (m *machine) payload(e *kernel.NftExpr) {
+func (m *machine) payload(e *nft.Expr) {
 	if e.Source >= 0 {
 		m.rule.acts = true
 		if m.use0(e.Source).kind != packet { // else it is the same place with some bits changed
@@ -217,7 +217,7 @@ func (m *machine) payload(e *kernel.NftExpr) {
 
 // exthdr: no packet that is repeated has IPv6 extension headers or IPv4 options. Of TCP's
 // options the MSS comes with SYN alone.
-func (m *machine) exthdr(e *kernel.NftExpr) {
+func (m *machine) exthdr(e *nft.Expr) {
 	const ip6, tcpOption, ip4, mss, present = 0, 1, 2, 2, 1 // NFT_EXTHDR_OP_*, TCPOPT_MSS, NFT_EXTHDR_F_PRESENT
 	if e.Op == tcpOption {
 		m.rule.only(Match{Proto: protoTCP})
@@ -238,7 +238,7 @@ func (m *machine) exthdr(e *kernel.NftExpr) {
 	}
 }
 
-func (m *machine) bitwise(e *kernel.NftExpr) {
+func (m *machine) bitwise(e *nft.Expr) {
 	const maskXor = 0 // NFT_BITWISE_MASK_XOR, or _BOOL
 	v := *m.use0(e.Source)
 	if e.Op == maskXor && len(bytes.Trim(e.Data, "\x00")) == 0 && !v.opaque {
@@ -258,14 +258,14 @@ func (m *machine) use0(source int) *value {
 }
 
 // derive makes a number of a register that says nothing of what it was made from.
-func (m *machine) derive(e *kernel.NftExpr) {
+func (m *machine) derive(e *nft.Expr) {
 	if e.Source >= 0 {
 		m.useAll()
 	}
 	m.regs[e.Dest] = &value{}
 }
 
-func (m *machine) immediate(e *kernel.NftExpr) {
+func (m *machine) immediate(e *nft.Expr) {
 	if e.Verdict == nil {
 		m.regs[e.Dest] = &value{}
 		return
@@ -274,7 +274,7 @@ func (m *machine) immediate(e *kernel.NftExpr) {
 }
 
 // verdict adds a branch for some of the rule's packets.
-func (m *machine) verdict(v kernel.NftVerdict, match Match, exact bool) {
+func (m *machine) verdict(v nft.Verdict, match Match, exact bool) {
 	b := branch{chain: v.Chain, match: match, exact: exact}
 	switch v.Code {
 	case unix.NFT_CONTINUE, unix.NFT_BREAK:
@@ -297,7 +297,7 @@ func (m *machine) verdict(v kernel.NftVerdict, match Match, exact bool) {
 
 const nfQueue = 3 // NF_QUEUE
 
-func (m *machine) dynset(e *kernel.NftExpr) {
+func (m *machine) dynset(e *nft.Expr) {
 	m.useAll()
 	m.rule.exact = false
 	m.rule.counts = "set " + e.Set
@@ -319,12 +319,12 @@ func (m *machine) elementExprs(names []string, set string) {
 	}
 }
 
-func (m *machine) set(name string) kernel.NftSet {
-	return m.n.Sets[kernel.NftName{Table: m.table, Name: name}]
+func (m *machine) set(name string) nft.Set {
+	return m.n.Sets[nft.Ref{Table: m.table, Name: name}]
 }
 
 // object is a reference to a stateful object (NFT_OBJECT_*).
-func (m *machine) object(e *kernel.NftExpr) {
+func (m *machine) object(e *nft.Expr) {
 	const counter, quota, limit, connlimit = 1, 2, 4, 5
 	kind := e.Key
 	if e.Set != "" {

@@ -31,7 +31,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"shunt/internal/kernel"
+	"shunt/internal/nft"
 )
 
 // Bounds of a Report.
@@ -61,20 +61,20 @@ type Report struct {
 }
 
 // Reader reads the ruleset again and again. Its methods are for one goroutine.
-type Reader struct{ tables []kernel.XTable }
+type Reader struct{ tables []nft.XTable }
 
 // Read reads the ruleset of this network namespace and judges it. With 100,000 rules in
 // one chain that takes seconds, which the kernel needs to list them.
 func (r *Reader) Read() (Report, error) {
 	w := newWalk()
-	n, err := kernel.ReadNft()
+	n, err := nft.Read()
 	if err != nil {
 		return Report{}, err
 	}
 	if err := w.addNft(n); err != nil {
 		return Report{}, err
 	}
-	tables, err := kernel.ReadXTables()
+	tables, err := nft.ReadXTables()
 	if err != nil {
 		return Report{}, err
 	}
@@ -88,7 +88,7 @@ func (r *Reader) Read() (Report, error) {
 // Stale tells whether legacy iptables, which announces nothing, has other rules than when
 // they were read.
 func (r *Reader) Stale() (bool, error) {
-	tables, err := kernel.ReadXTables()
+	tables, err := nft.ReadXTables()
 	return !reflect.DeepEqual(tables, r.tables), err
 }
 
@@ -108,8 +108,8 @@ const conntrackPriority = -200
 
 // addNft takes the rules of all tables in which some chain sees forwarded packets. Chains
 // of type nat see the first packet of a connection only.
-func (w *walk) addNft(n *kernel.Nft) error {
-	reached := map[kernel.NftTable]bool{}
+func (w *walk) addNft(n *nft.Ruleset) error {
+	reached := map[nft.Table]bool{}
 	for name, s := range n.Sets {
 		if s.Flags&(unix.NFT_SET_EVAL|unix.NFT_SET_TIMEOUT) != 0 {
 			w.silent(fmt.Sprintf("elements of set %s in table %s", name.Name, name.Table))
@@ -125,7 +125,7 @@ func (w *walk) addNft(n *kernel.Nft) error {
 	}
 	for table := range reached {
 		source := nftSource(table.Family)
-		if err := n.Rules(table, func(r kernel.NftRule) {
+		if err := n.Rules(table, func(r nft.Rule) {
 			if c := w.chains[chainName{source, table.Name, r.Name}]; c != nil {
 				w.put(c, compileNft(n, r))
 			}
@@ -156,7 +156,7 @@ func families(nfproto uint8) []uint8 {
 var xPriorities = map[string]int32{"raw": -300, "mangle": -150, "filter": 0, "security": 50}
 
 // addXTable takes a table of legacy iptables, but for nat.
-func (w *walk) addXTable(t kernel.XTable) {
+func (w *walk) addXTable(t nft.XTable) {
 	priority, known := xPriorities[t.Name]
 	if t.Name == "nat" {
 		return

@@ -9,11 +9,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"shunt/internal/kernel"
+	"shunt/internal/nft"
 )
 
 // compileX takes from the n-th rule of a legacy chain what matters.
-func compileX(x kernel.XRule, n int) rule {
+func compileX(x nft.XRule, n int) rule {
 	r := newRule(fmt.Sprintf("rule %d", n))
 	if x.Inverted || x.Source.IsValid() || x.Destination.IsValid() {
 		r.exact = false
@@ -23,13 +23,13 @@ func compileX(x kernel.XRule, n int) rule {
 		r.xMatch(m.Name, int(m.Revision), m.Info)
 	}
 	switch x.Verdict {
-	case kernel.XNone:
+	case nft.XNone:
 		r.xTarget(x.Target.Name)
-	case kernel.XJump:
+	case nft.XJump:
 		r.send(jump, x.Chain)
-	case kernel.XGoto:
+	case nft.XGoto:
 		r.send(goTo, x.Chain)
-	case kernel.XReturn:
+	case nft.XReturn:
 		r.send(giveBack, "")
 	case nfQueue:
 		r.queue()

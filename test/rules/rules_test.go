@@ -73,10 +73,10 @@ var mayImport = []struct {
 	why      string
 }{
 	{"github.com/cilium/ebpf", []string{"internal/dataplane"}, "only internal/dataplane knows BPF"},
-	{"github.com/vishvananda/netlink", []string{"internal/kernel", "internal/lab"}, "only internal/kernel and internal/lab speak netlink"},
-	{"github.com/vishvananda/netns", []string{"internal/kernel", "internal/lab"}, "only internal/kernel and internal/lab speak netlink"},
-	{"github.com/mdlayher/netlink", []string{"internal/kernel", "internal/lab"}, "only internal/kernel and internal/lab speak netlink"},
-	{"github.com/mdlayher/genetlink", []string{"internal/kernel", "internal/lab"}, "only internal/kernel and internal/lab speak netlink"},
+	{"github.com/vishvananda/netlink", []string{"internal/kernel", "internal/lab"}, "only internal/kernel, internal/nft and internal/lab speak netlink"},
+	{"github.com/vishvananda/netns", []string{"internal/kernel", "internal/lab"}, "only internal/kernel, internal/nft and internal/lab speak netlink"},
+	{"github.com/mdlayher/netlink", []string{"internal/kernel", "internal/nft", "internal/nl", "internal/lab"}, "only internal/kernel, internal/nft and internal/lab speak netlink"},
+	{"github.com/mdlayher/genetlink", []string{"internal/kernel", "internal/nft", "internal/nl", "internal/lab"}, "only internal/kernel, internal/nft and internal/lab speak netlink"},
 }
 
 func TestImports(t *testing.T) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kernel
+package nft
 
 import (
 	"net/netip"
@@ -8,6 +8,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl"
 )
 
 // addressField is where in the key of a set's elements an IP address is, in bytes.
@@ -61,7 +63,7 @@ func findAddress(keyType, keyLen uint32) (field addressField, ok bool) {
 // value reads the address from a key, which is NFTA_DATA_VALUE in a nest. It is not valid
 // if there is none.
 func (f addressField) value(ad *netlink.AttributeDecoder) (a netip.Addr) {
-	inner(ad, func(ad *netlink.AttributeDecoder) {
+	nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 		if b := ad.Bytes(); ad.Type() == unix.NFTA_DATA_VALUE && len(b) >= f.at+f.size {
 			a, _ = netip.AddrFromSlice(b[f.at : f.at+f.size])
 		}
@@ -83,7 +85,7 @@ func covering(from, to netip.Addr) netip.Prefix {
 
 // edgeSide is the set that ends of ranges belong to, and whether they came or went.
 type edgeSide struct {
-	set NftName
+	set Ref
 	op  netlink.HeaderType
 }
 

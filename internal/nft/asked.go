@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kernel
+package nft
 
 import (
 	"slices"
@@ -39,11 +39,11 @@ var loadsNothing = map[string]bool{
 // rule looks for sets that a rule asks with anything but an address of the packet where
 // their key has one: a network of it, its next hop. What an element of such a set touches
 // cannot be told from its address.
-func (d *nftDecoder) rule(m netlink.Message) error {
+func (d *Decoder) rule(m netlink.Message) error {
 	var r registers
 	rule, err := decodeRule(m)
 	for _, e := range rule.Exprs {
-		facts := d.sets[NftName{rule.Table, e.Set}]
+		facts := d.sets[Ref{rule.Table, e.Set}]
 		if facts != nil && facts.address && !r.holds(e.Source, facts.key) {
 			facts.address = false
 		}
@@ -68,7 +68,7 @@ const (
 
 // addressLoaded is the size of the address that an expression loads, in bytes; 0 if it
 // loads something else.
-func addressLoaded(e *NftExpr) int {
+func addressLoaded(e *Expr) int {
 	switch e.Name {
 	case "payload":
 		at, size := e.Offset, e.Len

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kernel
+package nft
 
 import (
 	"net/netip"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl"
 )
 
 // Attributes that x/sys lacks (include/uapi/linux/netfilter/nf_tables.h).
@@ -16,19 +18,19 @@ const (
 	nftSetConcat       = 0x80
 )
 
-// mostElements is how many addresses a transaction may touch before it is told without
+// MostElements is how many addresses a transaction may touch before it is told without
 // them: then it is as good as about everything.
-const mostElements = 4096
+const MostElements = 4096
 
-// nftDecoder gathers the messages of an nftables transaction, which ends with
-// NFT_MSG_NEWGEN, into one event.
+// Decoder gathers the messages of an nftables transaction, which ends with
+// NFT_MSG_NEWGEN, into one Transaction. The zero value is used after Reload.
 //
 // A transaction that does nothing but add and delete elements with an address (a ban list
 // being filled) touches only packets with this address, if every rule that asks the set
 // does so with an address of the packet: nft remembers the sets, and what rules ask them
 // (nftrule.go). Everything else is told as touching anything.
-type nftDecoder struct {
-	sets map[NftName]*setFacts
+type Decoder struct {
+	sets map[Ref]*setFacts
 
 	// of the transaction that is being announced
 	anything bool
@@ -42,15 +44,15 @@ type setFacts struct {
 	address bool // the key has such a field, and no rule asks with something else in it
 }
 
-// reload reads the sets and rules there are.
-func (d *nftDecoder) reload() error {
-	*d = nftDecoder{sets: make(map[NftName]*setFacts)}
+// Reload reads the sets and rules there are.
+func (d *Decoder) Reload() error {
+	*d = Decoder{sets: make(map[Ref]*setFacts)}
 	for _, table := range []struct {
 		get    netlink.HeaderType
 		decode func(netlink.Message) error
 	}{{unix.NFT_MSG_GETSET, d.set}, {unix.NFT_MSG_GETRULE, d.rule}} {
-		messages, err := dump(unix.NETLINK_NETFILTER, nftMessage(table.get), make([]byte, sizeofNfgenmsg))
-		if absent(err) {
+		messages, err := nl.Dump(unix.NETLINK_NETFILTER, messageType(table.get), make([]byte, nl.SizeofNfgenmsg))
+		if nl.Absent(err) {
 			return nil
 		}
 		if err != nil {
@@ -65,39 +67,47 @@ func (d *nftDecoder) reload() error {
 	return nil
 }
 
-func nftMessage(typ netlink.HeaderType) netlink.HeaderType {
+func messageType(typ netlink.HeaderType) netlink.HeaderType {
 	return unix.NFNL_SUBSYS_NFTABLES<<8 | typ
 }
 
-// decode tells of a transaction at its end.
-func (d *nftDecoder) decode(m netlink.Message) (Event, bool, error) {
+// Transaction is a change of the ruleset.
+type Transaction struct {
+	Program string // that made it
+	// Elements is everything that it can have changed: what comes from these addresses or
+	// goes to them. nil: anything.
+	Elements []netip.Prefix
+}
+
+// Decode takes a message, and returns the transaction that ends with it; false if none does.
+func (d *Decoder) Decode(m netlink.Message) (Transaction, bool, error) {
 	switch m.Header.Type {
-	case nftMessage(unix.NFT_MSG_NEWGEN):
+	case messageType(unix.NFT_MSG_NEWGEN):
 		return d.end(m)
-	case nftMessage(unix.NFT_MSG_NEWSETELEM), nftMessage(unix.NFT_MSG_DELSETELEM):
-		return Event{}, false, d.touch(m)
+	case messageType(unix.NFT_MSG_NEWSETELEM), messageType(unix.NFT_MSG_DELSETELEM):
+		return Transaction{}, false, d.touch(m)
 	}
 	d.anything = true
 	var err error
 	switch m.Header.Type {
-	case nftMessage(unix.NFT_MSG_NEWSET):
+	case messageType(unix.NFT_MSG_NEWSET):
 		err = d.set(m)
-	case nftMessage(unix.NFT_MSG_NEWRULE):
+	case messageType(unix.NFT_MSG_NEWRULE):
 		err = d.rule(m)
-	case nftMessage(unix.NFT_MSG_DELSET):
-		var s NftName
+	case messageType(unix.NFT_MSG_DELSET):
+		var s Ref
 		s, err = setOf(m, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME)
 		delete(d.sets, s)
 	}
-	return Event{}, false, err
+	return Transaction{}, false, err
 }
 
 // end is NFT_MSG_NEWGEN.
-func (d *nftDecoder) end(m netlink.Message) (Event, bool, error) {
-	e := Event{Kind: EventNftables}
-	err := attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+func (d *Decoder) end(m netlink.Message) (Transaction, bool, error) {
+	var e Transaction
+	err := nl.Attributes(m, nl.SizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
 		if ad.Type() == unix.NFTA_GEN_PROC_NAME {
-			e.Name = ad.String()
+			e.Program = ad.String()
 		}
 	})
 	for _, edges := range d.edges {
@@ -105,7 +115,7 @@ func (d *nftDecoder) end(m netlink.Message) (Event, bool, error) {
 		d.anything = d.anything || !ok
 		d.elements = append(d.elements, ranges...)
 	}
-	if !d.anything && len(d.elements) <= mostElements {
+	if !d.anything && len(d.elements) <= MostElements {
 		e.Elements = d.elements
 	}
 	d.anything, d.elements, d.edges = false, nil, nil
@@ -113,9 +123,9 @@ func (d *nftDecoder) end(m netlink.Message) (Event, bool, error) {
 }
 
 // setOf reads which set a message is about.
-func setOf(m netlink.Message, table, name uint16) (NftName, error) {
-	var s NftName
-	err := attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+func setOf(m netlink.Message, table, name uint16) (Ref, error) {
+	var s Ref
+	err := nl.Attributes(m, nl.SizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case table:
 			s.Table.Name = ad.String()
@@ -130,14 +140,14 @@ func setOf(m netlink.Message, table, name uint16) (NftName, error) {
 }
 
 // set remembers a new set.
-func (d *nftDecoder) set(m netlink.Message) error {
+func (d *Decoder) set(m netlink.Message) error {
 	var keyType, keyLen, flags uint32
 	s, err := setOf(m, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME)
 	if err != nil {
 		return err
 	}
-	err = attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
-		bigEndian(ad)
+	err = nl.Attributes(m, nl.SizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+		nl.BigEndian(ad)
 		switch ad.Type() {
 		case unix.NFTA_SET_KEY_TYPE:
 			keyType = ad.Uint32()
@@ -155,22 +165,22 @@ func (d *nftDecoder) set(m netlink.Message) error {
 }
 
 // touch notes what the elements of a message can have changed.
-func (d *nftDecoder) touch(m netlink.Message) error {
+func (d *Decoder) touch(m netlink.Message) error {
 	s, err := setOf(m, unix.NFTA_SET_ELEM_LIST_TABLE, unix.NFTA_SET_ELEM_LIST_SET)
 	if err != nil {
 		return err
 	}
 	facts := d.sets[s]
-	if facts == nil || !facts.address || len(d.elements) > mostElements {
+	if facts == nil || !facts.address || len(d.elements) > MostElements {
 		d.anything = true
 		return nil
 	}
 	some := false
-	err = attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+	err = nl.Attributes(m, nl.SizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
 		if ad.Type() != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 			return
 		}
-		inner(ad, func(ad *netlink.AttributeDecoder) {
+		nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 			some = true
 			d.element(edgeSide{s, m.Header.Type}, facts.key, ad)
 		})
@@ -181,17 +191,17 @@ func (d *nftDecoder) touch(m netlink.Message) error {
 
 // element is one element of a set: an address, a range, or one end of a range, whose
 // other end is an element of its own (nft_set_rbtree.c).
-func (d *nftDecoder) element(side edgeSide, key addressField, ad *netlink.AttributeDecoder) {
+func (d *Decoder) element(side edgeSide, key addressField, ad *netlink.AttributeDecoder) {
 	var from, to netip.Addr
 	var flags uint32
-	inner(ad, func(ad *netlink.AttributeDecoder) {
+	nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.NFTA_SET_ELEM_KEY:
 			from = key.value(ad)
 		case nftaSetElemKeyEnd:
 			to = key.value(ad)
 		case unix.NFTA_SET_ELEM_FLAGS:
-			bigEndian(ad)
+			nl.BigEndian(ad)
 			flags = ad.Uint32()
 		}
 	})
@@ -205,7 +215,7 @@ func (d *nftDecoder) element(side edgeSide, key addressField, ad *netlink.Attrib
 			d.edges = make(map[edgeSide][]edge)
 		}
 		d.edges[side] = append(d.edges[side], edge{from, flags&unix.NFT_SET_ELEM_INTERVAL_END != 0})
-		d.anything = d.anything || len(d.edges[side]) > mostElements
+		d.anything = d.anything || len(d.edges[side]) > MostElements
 	default:
 		d.elements = append(d.elements, netip.PrefixFrom(from, from.BitLen()))
 	}

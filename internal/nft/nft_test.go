@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kernel
+package nft
 
 import (
 	"os/exec"
@@ -12,15 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"net/netip"
+
+	"shunt/internal/nl/nltest"
 )
 
 // TestReadNft: tables, chains, sets with their elements, and rules with what matters in
 // their expressions.
 func TestReadNft(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
-	nft(t, `table inet t {
+	nltest.NFT(t, `table inet t {
 		set dyn { type ipv4_addr; flags dynamic; limit rate 5/second; }
 		set own { type ipv4_addr; size 100; flags dynamic; }
 		chain sub { }
@@ -35,21 +37,21 @@ func TestReadNft(t *testing.T) {
 		chain f { type filter hook forward priority 0; }
 	}
 	table netdev n { }`)
-	n, err := ReadNft()
+	n, err := Read()
 	if err != nil {
 		t.Fatal(err)
 	}
-	table := NftTable{unix.NFPROTO_INET, "t"}
-	want := []NftChain{{NftName: NftName{table, "sub"}},
-		{NftName: NftName{table, "f"}, Base: true, Hook: 2, Priority: -5, Type: "filter"}}
+	table := Table{unix.NFPROTO_INET, "t"}
+	want := []Chain{{Ref: Ref{table, "sub"}},
+		{Ref: Ref{table, "f"}, Base: true, Hook: 2, Priority: -5, Type: "filter"}}
 	if diff := cmp.Diff(want, n.Chains); diff != "" {
 		t.Errorf("chains (-want +got):\n%s", diff)
 	}
-	if s := n.Sets[NftName{table, "dyn"}]; !slices.Equal(s.Exprs, []string{"limit"}) {
+	if s := n.Sets[Ref{table, "dyn"}]; !slices.Equal(s.Exprs, []string{"limit"}) {
 		t.Errorf("set: %+v", s)
 	}
-	var rules []NftRule
-	if err := n.Rules(table, func(r NftRule) { rules = append(rules, r) }); err != nil {
+	var rules []Rule
+	if err := n.Rules(table, func(r Rule) { rules = append(rules, r) }); err != nil {
 		t.Fatal(err)
 	}
 	var words []string
@@ -63,30 +65,30 @@ func TestReadNft(t *testing.T) {
 		got != "ct lookup ; meta lookup meta cmp payload cmp cmp limit immediate ; meta cmp payload dynset immediate ;" {
 		t.Fatalf("expressions: %s", got)
 	}
-	if rules[0].Comment != "first" || rules[0].Exprs[1].Dest != NftVerdictRegister || rules[2].Exprs[3].Inner[0] != "limit" {
+	if rules[0].Comment != "first" || rules[0].Exprs[1].Dest != VerdictRegister || rules[2].Exprs[3].Inner[0] != "limit" {
 		t.Errorf("%+v", rules)
 	}
-	elements, all := n.Elements(NftName{table, rules[0].Exprs[1].Set}, 10)
+	elements, all := n.Elements(Ref{table, rules[0].Exprs[1].Set}, 10)
 	if len(elements) != 2 || !all {
 		t.Fatalf("%+v, %v", elements, all)
 	}
 	for _, e := range elements {
-		want := map[string]NftVerdict{"\x02\x00\x00\x00": {Code: 1}, "\x08\x00\x00\x00": {Code: unix.NFT_JUMP, Chain: "sub"}}[string(e.Key)]
+		want := map[string]Verdict{"\x02\x00\x00\x00": {Code: 1}, "\x08\x00\x00\x00": {Code: unix.NFT_JUMP, Chain: "sub"}}[string(e.Key)]
 		if e.Verdict == nil || *e.Verdict != want {
 			t.Errorf("element %q: %+v, want %+v", e.Key, e.Verdict, want)
 		}
 	}
-	if _, all := n.Elements(NftName{table, rules[0].Exprs[1].Set}, 1); all {
+	if _, all := n.Elements(Ref{table, rules[0].Exprs[1].Set}, 1); all {
 		t.Error("more elements than were asked for")
 	}
-	if _, all := n.Elements(NftName{table, "nosuch"}, 1); all {
+	if _, all := n.Elements(Ref{table, "nosuch"}, 1); all {
 		t.Error("a set that is not there was read")
 	}
 }
 
 // TestReadXTables: what legacy iptables holds, in both families.
 func TestReadXTables(t *testing.T) {
-	if !inNetns(t) {
+	if !nltest.InNetns(t) {
 		return
 	}
 	if tables, err := ReadXTables(); err != nil || len(tables) != 0 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kernel
+package nft
 
 import (
 	"bytes"
@@ -111,6 +111,9 @@ type xInfo struct {
 	NumEntries, TableSize uint32
 }
 
+// xAttempts is how often a table is read again that grew meanwhile.
+const xAttempts = 5
+
 // read asks until the table did not grow between its size and itself.
 func (f xFamily) read(name string) (XTable, error) {
 	fd, err := unix.Socket(f.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -128,7 +131,7 @@ func (f xFamily) read(name string) (XTable, error) {
 		copy(blob[:xNameLen-1], name)
 		binary.NativeEndian.PutUint32(blob[xNameLen:], info.TableSize)
 		err := getsockopt(fd, f.level, xGetEntries, blob)
-		if errors.Is(err, unix.EAGAIN) && try < interruptions {
+		if errors.Is(err, unix.EAGAIN) && try < xAttempts {
 			continue
 		}
 		if err != nil {

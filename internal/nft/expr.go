@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kernel
+package nft
 
 import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl"
 )
 
 // exprFields read the attributes of each kind of expression whose content matters
 // (include/uapi/linux/netfilter/nf_tables.h); of the others the name is enough.
-var exprFields = map[string]func(*NftExpr, *netlink.AttributeDecoder){
+var exprFields = map[string]func(*Expr, *netlink.AttributeDecoder){
 	"meta":      metaField,
 	"ct":        ctField,
 	"payload":   payloadField,
@@ -34,7 +36,7 @@ var exprFields = map[string]func(*NftExpr, *netlink.AttributeDecoder){
 	"tunnel":    secondField,
 }
 
-func metaField(e *NftExpr, ad *netlink.AttributeDecoder) {
+func metaField(e *Expr, ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.NFTA_META_DREG:
 		e.Dest = register(ad)
@@ -45,7 +47,7 @@ func metaField(e *NftExpr, ad *netlink.AttributeDecoder) {
 	}
 }
 
-func ctField(e *NftExpr, ad *netlink.AttributeDecoder) {
+func ctField(e *Expr, ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.NFTA_CT_DREG:
 		e.Dest = register(ad)
@@ -56,7 +58,7 @@ func ctField(e *NftExpr, ad *netlink.AttributeDecoder) {
 	}
 }
 
-func payloadField(e *NftExpr, ad *netlink.AttributeDecoder) {
+func payloadField(e *Expr, ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.NFTA_PAYLOAD_DREG:
 		e.Dest = register(ad)
@@ -71,7 +73,7 @@ func payloadField(e *NftExpr, ad *netlink.AttributeDecoder) {
 	}
 }
 
-func exthdrField(e *NftExpr, ad *netlink.AttributeDecoder) {
+func exthdrField(e *Expr, ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.NFTA_EXTHDR_DREG:
 		e.Dest = register(ad)
@@ -86,7 +88,7 @@ func exthdrField(e *NftExpr, ad *netlink.AttributeDecoder) {
 	}
 }
 
-func cmpField(e *NftExpr, ad *netlink.AttributeDecoder) {
+func cmpField(e *Expr, ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.NFTA_CMP_SREG:
 		e.Source = register(ad)
@@ -97,7 +99,7 @@ func cmpField(e *NftExpr, ad *netlink.AttributeDecoder) {
 	}
 }
 
-func rangeField(e *NftExpr, ad *netlink.AttributeDecoder) {
+func rangeField(e *Expr, ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.NFTA_RANGE_SREG:
 		e.Source = register(ad)
@@ -110,7 +112,7 @@ func rangeField(e *NftExpr, ad *netlink.AttributeDecoder) {
 	}
 }
 
-func bitwiseField(e *NftExpr, ad *netlink.AttributeDecoder) {
+func bitwiseField(e *Expr, ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.NFTA_BITWISE_SREG:
 		e.Source = register(ad)
@@ -125,7 +127,7 @@ func bitwiseField(e *NftExpr, ad *netlink.AttributeDecoder) {
 	}
 }
 
-func lookupField(e *NftExpr, ad *netlink.AttributeDecoder) {
+func lookupField(e *Expr, ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.NFTA_LOOKUP_SET:
 		e.Set = ad.String()
@@ -138,7 +140,7 @@ func lookupField(e *NftExpr, ad *netlink.AttributeDecoder) {
 	}
 }
 
-func immediateField(e *NftExpr, ad *netlink.AttributeDecoder) {
+func immediateField(e *Expr, ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.NFTA_IMMEDIATE_DREG:
 		e.Dest = register(ad)
@@ -147,7 +149,7 @@ func immediateField(e *NftExpr, ad *netlink.AttributeDecoder) {
 	}
 }
 
-func dynsetField(e *NftExpr, ad *netlink.AttributeDecoder) {
+func dynsetField(e *Expr, ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.NFTA_DYNSET_SET_NAME:
 		e.Set = ad.String()
@@ -158,11 +160,11 @@ func dynsetField(e *NftExpr, ad *netlink.AttributeDecoder) {
 	case unix.NFTA_DYNSET_EXPR:
 		e.Inner = append(e.Inner, exprName(ad))
 	case nftaDynsetExprs:
-		inner(ad, func(ad *netlink.AttributeDecoder) { e.Inner = append(e.Inner, exprName(ad)) })
+		nl.Inner(ad, func(ad *netlink.AttributeDecoder) { e.Inner = append(e.Inner, exprName(ad)) })
 	}
 }
 
-func objrefField(e *NftExpr, ad *netlink.AttributeDecoder) {
+func objrefField(e *Expr, ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.NFTA_OBJREF_IMM_TYPE:
 		e.Key = ad.Uint32()
@@ -173,7 +175,7 @@ func objrefField(e *NftExpr, ad *netlink.AttributeDecoder) {
 	}
 }
 
-func extensionField(e *NftExpr, ad *netlink.AttributeDecoder) {
+func extensionField(e *Expr, ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.NFTA_MATCH_NAME:
 		e.Extension = ad.String()
@@ -185,7 +187,7 @@ func extensionField(e *NftExpr, ad *netlink.AttributeDecoder) {
 }
 
 // copyField is of what makes one register from another: both begin alike.
-func copyField(e *NftExpr, ad *netlink.AttributeDecoder) {
+func copyField(e *Expr, ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.NFTA_BITWISE_SREG:
 		e.Source = register(ad)
@@ -195,14 +197,14 @@ func copyField(e *NftExpr, ad *netlink.AttributeDecoder) {
 }
 
 // loadField is of what fills the register that its first attribute names.
-func loadField(e *NftExpr, ad *netlink.AttributeDecoder) {
+func loadField(e *Expr, ad *netlink.AttributeDecoder) {
 	if ad.Type() == 1 {
 		e.Dest = register(ad)
 	}
 }
 
 // secondField is of what fills the register that its second attribute names.
-func secondField(e *NftExpr, ad *netlink.AttributeDecoder) {
+func secondField(e *Expr, ad *netlink.AttributeDecoder) {
 	if ad.Type() == 2 {
 		e.Dest = register(ad)
 	}

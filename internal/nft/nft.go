@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kernel
+// Package nft reads rulesets as the kernel keeps them: nftables by netlink (Read, and Decoder for
+// what is announced), and legacy iptables by getsockopt (ReadXTables).
+//
+// It says what is there, expression by expression, and not what it means: that is package ruleset's.
+// Package kernel gives Decoder the messages that it hears. It needs CAP_NET_ADMIN. Of
+// nftables it reads the families inet, ip and ip6 only; what an expression holds that is not
+// listed in expr.go stays unread.
+package nft
 
 import (
 	"bytes"
@@ -8,82 +15,84 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"shunt/internal/nl"
 )
 
-// Nft is what nftables has in this network namespace: all chains and sets as they were
+// Ruleset is what nftables has in this network namespace: all chains and sets as they were
 // when it was read. Rules and the elements of sets are read when they are asked for, as
 // of then. It tells of the families inet, ip and ip6 only.
-type Nft struct {
-	Chains []NftChain
-	Sets   map[NftName]NftSet
+type Ruleset struct {
+	Chains []Chain
+	Sets   map[Ref]Set
 }
 
-// NftTable names a table.
-type NftTable struct {
+// Table names a table.
+type Table struct {
 	Family uint8 // unix.NFPROTO_*
 	Name   string
 }
 
 // String returns the table as nft writes it.
-func (t NftTable) String() string { return nftFamily(t.Family) + " " + t.Name }
+func (t Table) String() string { return FamilyName(t.Family) + " " + t.Name }
 
-// NftName names a chain or a set.
-type NftName struct {
-	Table NftTable
+// Ref names a chain or a set.
+type Ref struct {
+	Table Table
 	Name  string
 }
 
-// NftChain is a chain. Hook, Priority and Type are those of a base chain.
-type NftChain struct {
-	NftName
+// Chain is a chain. Hook, Priority and Type are those of a base chain.
+type Chain struct {
+	Ref
 	Base     bool
 	Hook     uint32 // NF_INET_*: 0 prerouting, 2 forward, 4 postrouting
 	Priority int32
 	Type     string // "filter", "nat", "route"
 }
 
-// NftSet is a set or a map. Exprs are the statements that each element carries.
-type NftSet struct {
+// Set is a set or a map. Exprs are the statements that each element carries.
+type Set struct {
 	Flags   uint32 // unix.NFT_SET_*
 	Size    uint32 // as it was announced; 0: not
 	ObjType uint32 // of a map to stateful objects: 1 counter, 2 quota, 4 limit, ...
 	Exprs   []string
 }
 
-// NftVerdict is a verdict: NF_DROP, NF_ACCEPT, or one of unix.NFT_* below 0, with the
+// Verdict is a verdict: NF_DROP, NF_ACCEPT, or one of unix.NFT_* below 0, with the
 // chain that is jumped to.
-type NftVerdict struct {
+type Verdict struct {
 	Code  int32
 	Chain string
 }
 
-// NftElement is an element of a set. Verdict is nil unless it is a map to verdicts. End
+// Element is an element of a set. Verdict is nil unless it is a map to verdicts. End
 // tells of the end of an interval, which is not in it.
-type NftElement struct {
+type Element struct {
 	Key     []byte
-	Verdict *NftVerdict
+	Verdict *Verdict
 	End     bool
 	Other   bool // any key that no element has
 }
 
-// NftRule is a rule, its expressions in order.
-type NftRule struct {
-	NftName // of its chain
+// Rule is a rule, its expressions in order.
+type Rule struct {
+	Ref     // of its chain
 	Handle  uint64
 	Comment string
-	Exprs   []NftExpr
+	Exprs   []Expr
 }
 
-// NftExpr is an expression. Which fields mean something depends on its name; registers
-// are counted in words of 32 bits, -1 is none and NftVerdictRegister that of verdicts.
-type NftExpr struct {
+// Expr is an expression. Which fields mean something depends on its name; registers
+// are counted in words of 32 bits, -1 is none and VerdictRegister that of verdicts.
+type Expr struct {
 	Name           string
 	Key            uint32 // meta, ct, socket, rt: of what; payload: base; exthdr: TCP option; objref: type
 	Source, Dest   int
 	Offset, Len    uint32
 	Op             uint32 // cmp, range, bitwise, exthdr, dynset
 	Data, To, Mask []byte // cmp, immediate; range (Data to To); bitwise (its xor is Data)
-	Verdict        *NftVerdict
+	Verdict        *Verdict
 	Set            string
 	Flags          uint32
 	Inner          []string // dynset: names of the expressions for each element
@@ -92,14 +101,14 @@ type NftExpr struct {
 	Revision       uint32
 }
 
-// NftVerdictRegister is NFT_REG_VERDICT.
-const NftVerdictRegister = -2
+// VerdictRegister is NFT_REG_VERDICT.
+const VerdictRegister = -2
 
-// ReadNft reads chains and sets; a kernel without nftables has none. It needs
+// Read reads chains and sets; a kernel without nftables has none. It needs
 // CAP_NET_ADMIN.
-func ReadNft() (*Nft, error) {
-	n := &Nft{Sets: map[NftName]NftSet{}}
-	awake := map[NftTable]bool{}
+func Read() (*Ruleset, error) {
+	n := &Ruleset{Sets: map[Ref]Set{}}
+	awake := map[Table]bool{}
 	for _, ask := range []struct {
 		what string
 		get  netlink.HeaderType
@@ -109,9 +118,9 @@ func ReadNft() (*Nft, error) {
 		{"chains", unix.NFT_MSG_GETCHAIN, func(m netlink.Message) error { return n.takeChain(m, awake) }},
 		{"sets", unix.NFT_MSG_GETSET, n.takeSet},
 	} {
-		err := nftDump(ask.get, make([]byte, sizeofNfgenmsg), ask.take)
-		if absent(err) {
-			return &Nft{}, nil
+		err := dump(ask.get, make([]byte, nl.SizeofNfgenmsg), ask.take)
+		if nl.Absent(err) {
+			return &Ruleset{}, nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("nftables %s: %w", ask.what, err)
@@ -120,16 +129,16 @@ func ReadNft() (*Nft, error) {
 	return n, nil
 }
 
-// nftBuffer is the most that the kernel puts into one message of a dump (netlink_dump()).
+// dumpBuffer is the most that the kernel puts into one message of a dump (netlink_dump()).
 // For each message it counts the rules of a chain from the first one on, so that small
 // messages make a large chain slow.
-const nftBuffer = 32 << 10
+const dumpBuffer = 32 << 10
 
-// nftDump asks for a table of nftables and hands on one message after the other: there
+// dump asks for a table of nftables and hands on one message after the other: there
 // may be a million of them. The answer may be of before and after a change, which a
 // notification follows.
-func nftDump(get netlink.HeaderType, body []byte, take func(netlink.Message) error) error {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{MessageBufferSize: nftBuffer})
+func dump(get netlink.HeaderType, body []byte, take func(netlink.Message) error) error {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{MessageBufferSize: dumpBuffer})
 	if err != nil {
 		return err
 	}
@@ -144,7 +153,7 @@ func nftDump(get netlink.HeaderType, body []byte, take func(netlink.Message) err
 		if err != nil {
 			return err
 		}
-		if len(m.Data) < sizeofNfgenmsg {
+		if len(m.Data) < nl.SizeofNfgenmsg {
 			return fmt.Errorf("netlink message %#x of %d bytes", m.Header.Type, len(m.Data))
 		}
 		if err := take(m); err != nil {
@@ -159,12 +168,12 @@ func routed(family uint8) bool {
 }
 
 // takeTable notes a table unless it is dormant: then its chains see no packet.
-func takeTable(m netlink.Message, awake map[NftTable]bool) error {
+func takeTable(m netlink.Message, awake map[Table]bool) error {
 	const dormant = 1 // NFT_TABLE_F_DORMANT
-	t := NftTable{Family: m.Data[0]}
+	t := Table{Family: m.Data[0]}
 	var flags uint32
-	err := attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
-		bigEndian(ad)
+	err := nl.Attributes(m, nl.SizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+		nl.BigEndian(ad)
 		switch ad.Type() {
 		case unix.NFTA_TABLE_NAME:
 			t.Name = ad.String()
@@ -176,9 +185,9 @@ func takeTable(m netlink.Message, awake map[NftTable]bool) error {
 	return err
 }
 
-func (n *Nft) takeChain(m netlink.Message, awake map[NftTable]bool) error {
-	c := NftChain{NftName: NftName{Table: NftTable{Family: m.Data[0]}}}
-	err := attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+func (n *Ruleset) takeChain(m netlink.Message, awake map[Table]bool) error {
+	c := Chain{Ref: Ref{Table: Table{Family: m.Data[0]}}}
+	err := nl.Attributes(m, nl.SizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.NFTA_CHAIN_TABLE:
 			c.Table.Name = ad.String()
@@ -188,8 +197,8 @@ func (n *Nft) takeChain(m netlink.Message, awake map[NftTable]bool) error {
 			c.Type = ad.String()
 		case unix.NFTA_CHAIN_HOOK:
 			c.Base = true
-			inner(ad, func(ad *netlink.AttributeDecoder) {
-				bigEndian(ad)
+			nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
+				nl.BigEndian(ad)
 				switch ad.Type() {
 				case unix.NFTA_HOOK_HOOKNUM:
 					c.Hook = ad.Uint32()
@@ -215,11 +224,11 @@ const (
 	nftSetElemIntervalTo = 1 // NFT_SET_ELEM_INTERVAL_END
 )
 
-func (n *Nft) takeSet(m netlink.Message) error {
-	name := NftName{Table: NftTable{Family: m.Data[0]}}
-	var s NftSet
-	err := attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
-		bigEndian(ad)
+func (n *Ruleset) takeSet(m netlink.Message) error {
+	name := Ref{Table: Table{Family: m.Data[0]}}
+	var s Set
+	err := nl.Attributes(m, nl.SizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+		nl.BigEndian(ad)
 		switch ad.Type() {
 		case unix.NFTA_SET_TABLE:
 			name.Table.Name = ad.String()
@@ -230,8 +239,8 @@ func (n *Nft) takeSet(m netlink.Message) error {
 		case unix.NFTA_SET_OBJ_TYPE:
 			s.ObjType = ad.Uint32()
 		case unix.NFTA_SET_DESC:
-			inner(ad, func(ad *netlink.AttributeDecoder) {
-				bigEndian(ad)
+			nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
+				nl.BigEndian(ad)
 				if ad.Type() == unix.NFTA_SET_DESC_SIZE {
 					s.Size = ad.Uint32()
 				}
@@ -239,7 +248,7 @@ func (n *Nft) takeSet(m netlink.Message) error {
 		case nftaSetExpr:
 			s.Exprs = append(s.Exprs, exprName(ad))
 		case nftaSetExpressions:
-			inner(ad, func(ad *netlink.AttributeDecoder) { s.Exprs = append(s.Exprs, exprName(ad)) })
+			nl.Inner(ad, func(ad *netlink.AttributeDecoder) { s.Exprs = append(s.Exprs, exprName(ad)) })
 		}
 	})
 	if routed(name.Table.Family) {
@@ -249,7 +258,7 @@ func (n *Nft) takeSet(m netlink.Message) error {
 }
 
 func exprName(ad *netlink.AttributeDecoder) (name string) {
-	inner(ad, func(ad *netlink.AttributeDecoder) {
+	nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 		if ad.Type() == unix.NFTA_EXPR_NAME {
 			name = ad.String()
 		}
@@ -258,25 +267,25 @@ func exprName(ad *netlink.AttributeDecoder) (name string) {
 }
 
 // Rules calls visit with the rules of a table, chain by chain, each in its order.
-func (n *Nft) Rules(table NftTable, visit func(NftRule)) error {
-	body, err := nftRequest(table, func(ae *netlink.AttributeEncoder) { ae.String(unix.NFTA_RULE_TABLE, table.Name) })
+func (n *Ruleset) Rules(table Table, visit func(Rule)) error {
+	body, err := request(table, func(ae *netlink.AttributeEncoder) { ae.String(unix.NFTA_RULE_TABLE, table.Name) })
 	if err != nil {
 		return err
 	}
-	err = nftDump(unix.NFT_MSG_GETRULE, body, func(m netlink.Message) error {
+	err = dump(unix.NFT_MSG_GETRULE, body, func(m netlink.Message) error {
 		r, err := decodeRule(m)
 		if err == nil {
 			visit(r)
 		}
 		return err
 	})
-	if err != nil && !absent(err) {
+	if err != nil && !nl.Absent(err) {
 		return fmt.Errorf("nftables rules of %s: %w", table, err)
 	}
 	return nil
 }
 
-func nftRequest(table NftTable, attrs func(*netlink.AttributeEncoder)) ([]byte, error) {
+func request(table Table, attrs func(*netlink.AttributeEncoder)) ([]byte, error) {
 	ae := netlink.NewAttributeEncoder()
 	attrs(ae)
 	encoded, err := ae.Encode()
@@ -285,30 +294,30 @@ func nftRequest(table NftTable, attrs func(*netlink.AttributeEncoder)) ([]byte, 
 
 // Elements returns the elements of a set, and whether all of them: a set that has more
 // than most, or is gone, is not read.
-func (n *Nft) Elements(set NftName, most int) (elements []NftElement, all bool) {
+func (n *Ruleset) Elements(set Ref, most int) (elements []Element, all bool) {
 	if s, ok := n.Sets[set]; !ok || s.Size > uint32(most) {
 		return nil, false
 	}
-	body, err := nftRequest(set.Table, func(ae *netlink.AttributeEncoder) {
+	body, err := request(set.Table, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, set.Table.Name)
 		ae.String(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
 	})
 	if err != nil {
 		return nil, false
 	}
-	err = nftDump(unix.NFT_MSG_GETSETELEM, body, func(m netlink.Message) error {
-		return attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+	err = dump(unix.NFT_MSG_GETSETELEM, body, func(m netlink.Message) error {
+		return nl.Attributes(m, nl.SizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
 			if ad.Type() == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-				inner(ad, func(ad *netlink.AttributeDecoder) { elements = append(elements, decodeElement(ad)) })
+				nl.Inner(ad, func(ad *netlink.AttributeDecoder) { elements = append(elements, decodeElement(ad)) })
 			}
 		})
 	})
 	return elements, err == nil && len(elements) <= most
 }
 
-func decodeElement(ad *netlink.AttributeDecoder) (e NftElement) {
-	inner(ad, func(ad *netlink.AttributeDecoder) {
-		bigEndian(ad)
+func decodeElement(ad *netlink.AttributeDecoder) (e Element) {
+	nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
+		nl.BigEndian(ad)
 		switch ad.Type() {
 		case unix.NFTA_SET_ELEM_KEY:
 			e.Key, _ = decodeData(ad)
@@ -323,15 +332,15 @@ func decodeElement(ad *netlink.AttributeDecoder) (e NftElement) {
 }
 
 // decodeData reads a nested NFTA_DATA_*.
-func decodeData(ad *netlink.AttributeDecoder) (value []byte, verdict *NftVerdict) {
-	inner(ad, func(ad *netlink.AttributeDecoder) {
+func decodeData(ad *netlink.AttributeDecoder) (value []byte, verdict *Verdict) {
+	nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.NFTA_DATA_VALUE:
 			value = ad.Bytes()
 		case unix.NFTA_DATA_VERDICT:
-			verdict = &NftVerdict{}
-			inner(ad, func(ad *netlink.AttributeDecoder) {
-				bigEndian(ad)
+			verdict = &Verdict{}
+			nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
+				nl.BigEndian(ad)
 				switch ad.Type() {
 				case unix.NFTA_VERDICT_CODE:
 					verdict.Code = int32(ad.Uint32())
@@ -344,10 +353,10 @@ func decodeData(ad *netlink.AttributeDecoder) (value []byte, verdict *NftVerdict
 	return value, verdict
 }
 
-func decodeRule(m netlink.Message) (NftRule, error) {
-	r := NftRule{NftName: NftName{Table: NftTable{Family: m.Data[0]}}}
-	err := attributes(m, sizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
-		bigEndian(ad)
+func decodeRule(m netlink.Message) (Rule, error) {
+	r := Rule{Ref: Ref{Table: Table{Family: m.Data[0]}}}
+	err := nl.Attributes(m, nl.SizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
+		nl.BigEndian(ad)
 		switch ad.Type() {
 		case unix.NFTA_RULE_TABLE:
 			r.Table.Name = ad.String()
@@ -358,7 +367,7 @@ func decodeRule(m netlink.Message) (NftRule, error) {
 		case unix.NFTA_RULE_USERDATA:
 			r.Comment = ruleComment(ad.Bytes())
 		case unix.NFTA_RULE_EXPRESSIONS:
-			inner(ad, func(ad *netlink.AttributeDecoder) { r.Exprs = append(r.Exprs, decodeExpr(ad)) })
+			nl.Inner(ad, func(ad *netlink.AttributeDecoder) { r.Exprs = append(r.Exprs, decodeExpr(ad)) })
 		}
 	})
 	return r, err
@@ -377,10 +386,10 @@ func ruleComment(data []byte) string {
 	return ""
 }
 
-func decodeExpr(ad *netlink.AttributeDecoder) NftExpr {
-	e := NftExpr{Source: -1, Dest: -1}
+func decodeExpr(ad *netlink.AttributeDecoder) Expr {
+	e := Expr{Source: -1, Dest: -1}
 	var data []byte
-	inner(ad, func(ad *netlink.AttributeDecoder) {
+	nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.NFTA_EXPR_NAME:
 			e.Name = ad.String()
@@ -392,8 +401,8 @@ func decodeExpr(ad *netlink.AttributeDecoder) NftExpr {
 	if field == nil {
 		return e
 	}
-	err := nested(data, func(ad *netlink.AttributeDecoder) {
-		bigEndian(ad)
+	err := nl.Nested(data, func(ad *netlink.AttributeDecoder) {
+		nl.BigEndian(ad)
 		field(&e, ad)
 	})
 	if err != nil { // whatever it is, nobody understands it
@@ -407,10 +416,27 @@ func decodeExpr(ad *netlink.AttributeDecoder) NftExpr {
 func register(ad *netlink.AttributeDecoder) int {
 	switch r := ad.Uint32(); {
 	case r == 0:
-		return NftVerdictRegister
+		return VerdictRegister
 	case r <= 4:
 		return int(r-1) * 4
 	default:
 		return int(r) - 8
 	}
+}
+
+// FamilyName returns a family, of unix.NFPROTO_*, as nft writes it.
+func FamilyName(f uint8) string {
+	switch f {
+	case unix.NFPROTO_INET:
+		return "inet"
+	case unix.NFPROTO_IPV4:
+		return "ip"
+	case unix.NFPROTO_IPV6:
+		return "ip6"
+	case unix.NFPROTO_NETDEV:
+		return "netdev"
+	case unix.NFPROTO_BRIDGE:
+		return "bridge"
+	}
+	return fmt.Sprintf("family %d", f)
 }
