@@ -41,7 +41,7 @@ func askingRule(t testing.TB) netlink.Message {
 	})
 }
 
-// transaction takes a message for each part of one, and looks at what comes of it.
+// transaction decodes data as each message of a transaction, and checks the result.
 func transaction(t *testing.T, data []byte) {
 	for _, edges := range []bool{false, true} {
 		d := newDecoder()
@@ -86,7 +86,7 @@ func FuzzPairEdges(f *testing.F) {
 	})
 }
 
-// FuzzTransaction: whatever is announced neither panics nor touches what is no address.
+// FuzzTransaction: the decoder does not panic, and lists valid prefixes only.
 func FuzzTransaction(f *testing.F) {
 	for _, m := range []netlink.Message{elementMessage(f, "t", "bans", []byte{192, 0, 2, 1}), askingRule(f)} {
 		f.Add(m.Data)

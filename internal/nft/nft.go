@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package nft reads rulesets as the kernel keeps them: nftables by netlink (Read, and Decoder for
-// what is announced), and legacy iptables by getsockopt (ReadXTables).
+// notifications), and legacy iptables by getsockopt (ReadXTables).
 //
-// It says what is there, expression by expression, and not what it means: that is package ruleset's.
-// Package kernel gives Decoder the messages that it hears. It needs CAP_NET_ADMIN. Of
-// nftables it reads the families inet, ip and ip6 only; what an expression holds that is not
-// listed in expr.go stays unread.
+// It returns rules expression by expression; package ruleset interprets them. Package kernel
+// feeds notifications to Decoder. Reading needs CAP_NET_ADMIN. Of nftables it reads the families
+// inet, ip and ip6 only, and of an expression the attributes that expr.go lists.
 package nft
 
 import (

@@ -74,8 +74,8 @@ func messageType(typ netlink.HeaderType) netlink.HeaderType {
 // Transaction is a change of the ruleset.
 type Transaction struct {
 	Program string // that made it
-	// Elements is everything that it can have changed: what comes from these addresses or
-	// goes to them. nil: anything.
+	// Elements are the prefixes whose packets, from or to them, the change can affect. nil
+	// means all packets.
 	Elements []netip.Prefix
 }
 

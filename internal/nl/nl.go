@@ -3,7 +3,7 @@
 // Package nl reads netlink messages: whole tables by Dump and Ask, and the attributes in a
 // message by Attributes, Nested and Inner.
 //
-// Packages kernel and nft call it. It knows no subsystem but for Absent, and keeps no state.
+// Packages kernel and nft call it. It keeps no state.
 package nl
 
 import (

@@ -42,14 +42,14 @@ var (
 )
 
 const (
-	// What is announced is to be obeyed within this, on a machine that has nothing else to do.
+	// Bound for announced changes on an idle machine.
 	atOnce = 20 * time.Millisecond
-	// On any machine what happens at all happens within this.
+	// Timeout for anything to happen on a busy machine.
 	inTheEnd = 5 * time.Second
-	// Of changes that are announced: several times inTheEnd, even where conntrack's timeout
+	// Lease for announced changes: several times inTheEnd, even where conntrack's timeout
 	// halves it.
 	longLease = 30 * time.Second
-	// Of those that are not, and that have a lease to wait for.
+	// Lease for changes that nobody announces.
 	shortLease = 500 * time.Millisecond
 	// Leases are up to an eighth longer (design, lease).
 	jitter = 8
@@ -219,7 +219,7 @@ func (k *kind) repeated(v view) []bool {
 	return should
 }
 
-// watch is for how long what is dropped must not be repeated again: a lease, where that is short.
+// watch returns how long a dropped flow must stay unrepeated: a lease, where that is short.
 func (k *kind) watch(r *rig, last bool) time.Duration {
 	switch {
 	case !k.announced:

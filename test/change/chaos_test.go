@@ -20,8 +20,8 @@ import (
 var (
 	chaosFor  = flag.Duration("chaos", time.Minute, "how long the chaos lasts")
 	chaosSeed = flag.Uint64("seed", 0, "of the chaos; 0: another one each time")
-	// A busy machine takes its time. On a quiet one, what comes in a flood is obeyed within
-	// 100 ms (docs/limits.md), and the machine has two routers to run: make chaos says 120 ms.
+	// The default suits a busy machine. On an idle one shunt obeys a flood of changes within
+	// 100 ms (docs/limits.md); make chaos allows 120 ms, because two routers share the machine.
 	chaosBound = flag.Duration("bound", 800*time.Millisecond, "how soon an announced change must be obeyed in the chaos")
 )
 

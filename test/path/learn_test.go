@@ -21,7 +21,7 @@ const (
 	passes  = ", tc-ingress judged, tc-egress unsighted"
 )
 
-// patience is for what is to come; a veth takes microseconds, a busy machine much more.
+// patience is the timeout for expected frames. A veth takes microseconds, a busy machine longer.
 const patience = 5 * time.Second
 
 // forth sends a frame from the client and says what the server gets: nil for nothing.
