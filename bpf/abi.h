@@ -154,6 +154,8 @@ enum reason {
 	REASON_MPLS_EGRESS_GONE,
 	REASON_MPLS_NO_ROOM,		/* the driver leaves none in front of the frame */
 	REASON_MPLS_IMPOSED,		/* an IP packet, which goes on with labels */
+	/* what lies behind TC egress */
+	REASON_QUEUE_LOOKS_DEEPER,	/* a qdisc or filter of the egress reads what a hit does not carry */
 	REASONS,
 };
 
@@ -177,6 +179,7 @@ enum slot_flag {
 enum port_flag {
 	PORT_XDP_RX = 1,		/* the XDP program is attached */
 	PORT_XDP_TX = 2,		/* takes redirected frames, no queueing policy */
+	PORT_LOOKS_DEEPER = 4,		/* its qdiscs and filters may read more than a hit carries */
 };
 
 /* A flow as it looks on the wire where it comes in: two numbers, so that two comparisons

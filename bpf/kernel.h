@@ -24,9 +24,11 @@ typedef struct { struct net *net; } possible_net_t;
 
 struct ipv6_devconf { __s32 mtu6; } CORE;
 struct inet6_dev { struct ipv6_devconf cnf; } CORE;
+struct Qdisc { __u32 handle; } CORE;
 struct net_device {
 	unsigned int mtu;
 	int ifindex;
+	struct Qdisc *qdisc;
 	const unsigned char *dev_addr;
 	possible_net_t nd_net;
 	struct inet6_dev *ip6_ptr;

@@ -361,6 +361,16 @@ __noinline enum reason learn_frame(struct __sk_buff *skb, struct sighting *g, st
 	return learn_header(g, &f);
 }
 
+/* A hit reaches the qdisc without conntrack entry and route (__bpf_redirect()). The daemon sets the flag
+ * for an egress whose qdiscs and filters may read them. Without a daemon nobody watches a qdisc
+ * that an administrator set: those have a major number (qdisc_alloc_handle()). */
+static __always_inline int queue_looks_deeper(struct sk_buff *k, const struct port *out)
+{
+	if (out->flags & PORT_LOOKS_DEEPER)
+		return 1;
+	return passed(ctl.beat + ctl.beat_max, now_jiffies()) && BPF_CORE_READ(k, dev, qdisc, handle) >> 16;
+}
+
 /* `lsp`: the packet gets labels from here, and may be so long for that; 0: it gets none.
  * The steps are functions of their own, and not static: the verifier looks at such a one once, for
  * any arguments, and does not follow each way through one of them through all the others. */
@@ -386,6 +396,8 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 		return REASON_OLD_GENERATION;
 	if (!in || !out)
 		return REASON_PORT_UNKNOWN;
+	if (!lsp && queue_looks_deeper(k, out))
+		return REASON_QUEUE_LOOKS_DEEPER;
 	both = in->flags & PORT_XDP_RX && (lsp || out->flags & PORT_XDP_TX);
 	l.rw.tx = lsp ? IMPOSER_TX : out->tx;	/* now: the kernel may give the element to another port */
 	if (skb->vlan_present)

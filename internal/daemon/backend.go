@@ -120,7 +120,7 @@ func (d *Daemon) port(p shown) (api.Port, error) {
 
 // look is one look at the data path, to answer from.
 func (d *Daemon) look() *explain.Look {
-	l := &explain.Look{Plane: d.plane, HZ: d.hz, TCP: d.cfg.TCP, Ports: map[int]explain.Port{}, Because: d.rules.because}
+	l := &explain.Look{Plane: d.plane, HZ: d.hz, TCP: d.cfg.TCP, Ports: map[int]explain.Port{}, Because: d.because}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l.Now = d.beaten.jiffies + d.jiffies(time.Since(d.beaten.at))
@@ -128,6 +128,22 @@ func (d *Daemon) look() *explain.Look {
 		l.Ports[p.link.Index] = explain.Port{Name: p.link.Name, XDP: p.decision.XDPReceive}
 	}
 	return l
+}
+
+// because names what is behind a reason that a flow met: the parts that look deeper, by the ports that
+// they stand at, or a rule. A flow that was never learned does not tell its way out.
+func (d *Daemon) because(f dataplane.Flow, reason string) string {
+	if reason != "queue_looks_deeper" {
+		return d.rules.because(f, reason)
+	}
+	var parts []string
+	for _, p := range d.showing() {
+		if p.decision.LooksDeeper {
+			parts = append(parts, p.link.Name+": "+p.queue.LooksDeeper)
+		}
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "; ")
 }
 
 // Flows implements api.Backend.

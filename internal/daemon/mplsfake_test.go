@@ -297,7 +297,7 @@ func (r *labelRig) showing() (all []shown) {
 		if r.change != nil {
 			r.change(name, &d)
 		}
-		all = append(all, shown{l, d})
+		all = append(all, shown{link: l, decision: d})
 	}
 	return all
 }

@@ -19,8 +19,9 @@ import (
 // port is an interface that the configuration wants, and is there.
 type port struct {
 	link     kernel.Link
-	hooks    []string          // other people's, but for tcx programs
-	looked   bool              // hooks are as of the last event about such
+	hooks    []string // other people's, but for tcx programs
+	queue    kernel.Queue
+	looked   bool              // hooks and queue are as of the last event about such
 	judged   eligible.Decision // what policy grants
 	decision eligible.Decision // what could be had of it
 	failed   string            // why not all of it, as logged
@@ -34,6 +35,7 @@ type port struct {
 // shown is what the API tells of a port.
 type shown struct {
 	link     kernel.Link
+	queue    kernel.Queue
 	decision eligible.Decision
 }
 
@@ -66,7 +68,7 @@ func (d *Daemon) review(first bool) error {
 		there[l.Index] = true
 		if p.decision.Attach {
 			want = append(want, dataplane.Attach{Index: l.Index,
-				XDPReceive: p.decision.XDPReceive, XDPTransmit: p.decision.XDPTransmit})
+				XDPReceive: p.decision.XDPReceive, XDPTransmit: p.decision.XDPTransmit, LooksDeeper: p.decision.LooksDeeper})
 		}
 	}
 	for index, p := range d.ports {
@@ -126,7 +128,7 @@ func (d *Daemon) meet(l kernel.Link) *port {
 func (d *Daemon) show() {
 	var now []shown
 	for _, p := range d.ports {
-		now = append(now, shown{p.link, p.decision})
+		now = append(now, shown{p.link, p.queue, p.decision})
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -195,13 +197,16 @@ func (d *Daemon) decide(p *port, l kernel.Link) error {
 		if err != nil {
 			return err
 		}
+		if p.queue, err = kernel.ReadQueue(l); err != nil {
+			return err
+		}
 		p.hooks, p.looked = hooks, true
 	}
 	tcx, err := d.plane.ForeignTCX(l.Index)
 	if err != nil {
 		return err
 	}
-	facts := eligible.Port{Link: l, Foreign: slices.Concat(p.hooks, tcx), Peer: p.peer}
+	facts := eligible.Port{Link: l, Foreign: slices.Concat(p.hooks, tcx), Queue: p.queue, Peer: p.peer}
 	if d.ownXDP(l) {
 		facts.OwnXDP = l.XDPID
 	}

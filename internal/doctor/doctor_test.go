@@ -102,6 +102,7 @@ func TestJudge(t *testing.T) {
 		{"foreign", eligible.Port{Link: good, Foreign: []string{"tc ingress filter bpf pref 1"}}, api.LevelFail, "tc ingress filter bpf pref 1", "remove them"},
 		{"no XDP", with(func(l *kernel.Link) { l.Features = 0 }), api.LevelOK, "driver ice cannot redirect", ""},
 		{"qdisc", with(func(l *kernel.Link) { l.Queueing = "cake" }), api.LevelOK, "queueing policy cake", ""},
+		{"a queue that looks deeper", eligible.Port{Link: good, Queue: kernel.Queue{LooksDeeper: "qdisc cake 1: (nat)"}}, api.LevelWarn, "queue_looks_deeper): qdisc cake 1: (nat)", "docs/queues.md"},
 		{"stripped tags", with(func(l *kernel.Link) { l.Offloads.RxVLAN = true }), api.LevelWarn, "strips VLAN tags", "rxvlan off"},
 		{"peer does not poll", with(func(l *kernel.Link) {
 			l.Kind, l.Driver, l.Features = "veth", "veth", kernel.XDPBasic|kernel.XDPRedirect

@@ -20,6 +20,9 @@ func examine(paths config.Paths, l kernel.Link) []api.Check {
 		return []api.Check{fail(name, fmt.Sprintf("other people's hooks cannot be read: %v", err), "run as root")}
 	}
 	facts.Foreign = hooks
+	if facts.Queue, err = kernel.ReadQueue(l); err != nil {
+		return []api.Check{fail(name, fmt.Sprintf("the queue cannot be read: %v", err), "run as root")}
+	}
 	if Programs != nil {
 		own, foreign, err := Programs(paths.BPFFS, l.Index)
 		if err != nil {
@@ -42,6 +45,9 @@ func judge(p eligible.Port) []api.Check {
 	}
 	checks := []api.Check{ok(name, "can be fast: %s, MTU %d, qdisc %s", device(l), l.MTU, l.Qdisc)}
 
+	if reason, remedy := eligible.LooksDeeper(p); reason != "" {
+		checks = append(checks, warn(name, reason, remedy))
+	}
 	receives, reason, remedy := eligible.Receive(p, eligible.Auto)
 	checks = append(checks, way(name, "receives in XDP", receives, reason, remedy))
 	transmits, reason, remedy := eligible.Transmit(p)

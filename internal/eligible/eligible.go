@@ -35,8 +35,9 @@ const (
 type Port struct {
 	Link    kernel.Link
 	Foreign []string // other people's hooks in words: kernel.Hooks, and tcx programs
-	OwnXDP  uint32   // id of shunt's own XDP program, if it is attached; else 0
-	Peer    Peer     // what the other end sends
+	Queue   kernel.Queue
+	OwnXDP  uint32 // id of shunt's own XDP program, if it is attached; else 0
+	Peer    Peer   // what the other end sends
 }
 
 // Decision is what a port gets.
@@ -44,6 +45,7 @@ type Decision struct {
 	Attach      bool // TC programs; false: refused, the kernel forwards as before
 	XDPReceive  bool // the XDP program too
 	XDPTransmit bool // others may redirect frames to it in XDP
+	LooksDeeper bool // flows out by it stay with the kernel, whose qdisc or filter reads more than bytes
 
 	// Reason says in plain words why something was not granted: if Attach is false,
 	// why not; else why there is no XDP. Remedy says what would change that; it is
@@ -58,14 +60,27 @@ func Decide(p Port, mode Mode) Decision {
 			return Decision{Reason: reason, Remedy: remedy}
 		}
 	}
-	d := Decision{Attach: true}
+	d := Decision{Attach: true, LooksDeeper: p.Queue.LooksDeeper != ""}
 	var why, remedy string
 	d.XDPReceive, d.Reason, d.Remedy = Receive(p, mode)
 	d.XDPTransmit, why, remedy = Transmit(p)
-	if d.Reason == "" {
+	switch {
+	case d.LooksDeeper:
+		d.Reason, d.Remedy = LooksDeeper(p)
+	case d.Reason == "":
 		d.Reason, d.Remedy = why, remedy
 	}
 	return d
+}
+
+// LooksDeeper says why flows out by a port stay with the kernel, and what would change that. Both are
+// empty if they do not. Flows in by the port are not concerned.
+func LooksDeeper(p Port) (reason, remedy string) {
+	if p.Queue.LooksDeeper == "" {
+		return "", ""
+	}
+	return fmt.Sprintf("flows out by %s stay with the kernel (queue_looks_deeper): %s", p.Link.Name, p.Queue.LooksDeeper),
+		"take it away, or let it go by bytes, mark and priority alone (docs/queues.md)"
 }
 
 // understood are the link kinds whose packets the data path knows to read on both
@@ -170,6 +185,8 @@ func Transmit(p Port) (ok bool, reason, remedy string) {
 		return false, l.Name + " is down", fmt.Sprintf("ip link set dev %s up", l.Name)
 	case l.Queueing != "":
 		return false, fmt.Sprintf("%s has the queueing policy %s, which XDP would bypass: flows to it go by TC", l.Name, l.Queueing), ""
+	case p.Queue.Filter != "":
+		return false, fmt.Sprintf("%s has the %s, which XDP would bypass: flows to it go by TC", l.Name, p.Queue.Filter), ""
 	case l.Features.Has(kernel.XDPTransmit):
 		return true, "", ""
 	case l.Kind == "veth":

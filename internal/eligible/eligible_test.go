@@ -82,6 +82,12 @@ func TestDecide(t *testing.T) {
 
 		{"down", nic(func(p *Port) { p.Link.Up = false }), Auto, want{true, true, false, "down", "eth0 up"}},
 		{"queueing", nic(func(p *Port) { p.Link.Queueing = "cake" }), Auto, want{true, true, false, "cake", ""}},
+		{"a filter on the way out", nic(func(p *Port) { p.Queue.Filter = "filter u32 pref 7 at root" }), Auto,
+			want{true, true, false, "filter u32 pref 7 at root, which XDP would bypass", ""}},
+		{"a queue that looks deeper", nic(func(p *Port) { p.Link.Queueing, p.Queue.LooksDeeper = "cake", "qdisc cake 1: (nat)" }), Auto,
+			want{true, true, false, "flows out by eth0 stay with the kernel (queue_looks_deeper): qdisc cake 1: (nat)", "docs/queues.md"}},
+		{"and no XDP", nic(func(p *Port) { p.Link.Features, p.Queue.LooksDeeper = noXDP, "qdisc cake 1: (nat)" }), Auto,
+			want{true, false, false, "queue_looks_deeper", "docs/queues.md"}},
 		{"takes no frames", nic(func(p *Port) { p.Link.Features &^= kernel.XDPTransmit }), Auto,
 			want{true, true, false, "driver ice takes no redirected", ""}},
 		{"no XDP", nic(func(p *Port) { p.Link.Features = noXDP }), On,

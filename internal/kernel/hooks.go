@@ -4,6 +4,7 @@ package kernel
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/mdlayher/netlink"
@@ -14,11 +15,12 @@ import (
 )
 
 // Hooks returns, in words, the packet hooks that other people set on a link and
-// that the fast path would skip or run before: tc filters, nftables chains of the
+// that the fast path would skip or run before: tc filters at ingress, nftables chains of the
 // netdev family (and of inet at ingress), and nftables flowtables. It needs
-// CAP_NET_ADMIN. Programs attached by BPF links, tcx ones among them, are not seen.
+// CAP_NET_ADMIN. Programs attached by BPF links, tcx ones among them, are not seen. Filters at
+// egress are part of the Queue.
 func Hooks(link Link) ([]string, error) {
-	hooks, err := filterHooks(link.Index)
+	hooks, err := ingressFilters(link.Index)
 	if err != nil {
 		return nil, fmt.Errorf("%s: tc filters: %w", link.Name, err)
 	}
@@ -33,19 +35,16 @@ func Hooks(link Link) ([]string, error) {
 	return append(append(hooks, chains...), flowtables...), nil
 }
 
-func filterHooks(index int) ([]string, error) {
+func ingressFilters(index int) ([]string, error) {
+	filters, err := tcFilters(index, tcClsactIngress)
+	if err != nil {
+		return nil, err
+	}
 	var hooks []string
-	for _, side := range []struct {
-		parent uint32
-		name   string
-	}{{tcClsactIngress, "ingress"}, {tcClsactEgress, "egress"}} {
-		filters, err := tcFilters(index, side.parent)
-		if err != nil {
-			return nil, err
-		}
-		for _, f := range filters {
-			hooks = append(hooks, strings.TrimSpace(
-				fmt.Sprintf("tc %s filter %s pref %d %s", side.name, f.kind, f.info>>16, f.name)))
+	for _, f := range filters {
+		words := strings.TrimSpace(fmt.Sprintf("tc ingress filter %s pref %d %s", f.kind, f.info>>16, f.name))
+		if !slices.Contains(hooks, words) { // u32 has several handles at one preference
+			hooks = append(hooks, words)
 		}
 	}
 	return hooks, nil

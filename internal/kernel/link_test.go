@@ -160,7 +160,7 @@ func TestHooks(t *testing.T) {
 		}
 		table inet x { chain in { type filter hook ingress device va priority 0; }; }`)
 	for name, want := range map[string][]string{
-		"va": {"tc ingress filter bpf pref 3", "tc egress filter bpf pref 7", "nftables chain inet x in", "nftables chain netdev t both"},
+		"va": {"tc ingress filter bpf pref 3", "nftables chain inet x in", "nftables chain netdev t both"},
 		"vb": {"nftables chain netdev t both", "nftables chain netdev t out"},
 		"lo": nil,
 	} {

@@ -33,6 +33,8 @@ type tcMessage struct {
 	info   uint32 // filters: preference << 16 | protocol
 	kind   string
 	name   string // cls_bpf: the program's
+
+	options []byte // TCA_OPTIONS
 }
 
 func decodeTC(m netlink.Message) (tcMessage, error) {
@@ -44,17 +46,16 @@ func decodeTC(m netlink.Message) (tcMessage, error) {
 	t.handle = binary.NativeEndian.Uint32(m.Data[8:])
 	t.parent = binary.NativeEndian.Uint32(m.Data[12:])
 	t.info = binary.NativeEndian.Uint32(m.Data[16:])
-	var options []byte
 	err := nl.Attributes(m, sizeofTcmsg, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.TCA_KIND:
 			t.kind = ad.String()
 		case unix.TCA_OPTIONS:
-			options = ad.Bytes()
+			t.options = ad.Bytes()
 		}
 	})
 	if t.kind == "bpf" {
-		t.name = bpfFilterName(options)
+		t.name = bpfFilterName(t.options)
 	}
 	return t, err
 }

@@ -147,6 +147,8 @@ var table = map[string]meaning{
 		"see [[exclude]] and [[include]] in the configuration"},
 	"per_packet_rule": {"a rule of the firewall that it can reach looks at each packet", perPacket,
 		"accept established connections ahead of that rule, or mark what may be fast and set policy = \"mark\""},
+	"queue_looks_deeper": {"a qdisc or filter of its way out reads more than the packet: its conntrack entry, route or socket", tracked,
+		"shunt ports names the qdisc or filter; take it away, or let it go by addresses, mark and priority alone"},
 	// What keeps one sender from harming the others.
 	"source_full": {"its source holds as many slots of the flow table as one may; the flow stays on the kernel's way", bounded,
 		"see whether that host scans or floods; if it is a large server or a NAT, raise source_flows in the configuration"},

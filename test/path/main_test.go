@@ -87,6 +87,7 @@ slot_lost            tc-egress
 not_marked           tc-egress
 excluded             tc-egress
 per_packet_rule      tc-egress
+queue_looks_deeper   tc-egress
 source_full          xdp tc-ingress
 policed              xdp tc-ingress
 mpls_switched        mpls
