@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 # Why each package is here: docs/decisions/dependencies.md.
-PACKAGES := bpftool busybox-static ca-certificates clang-19 conntrack ethtool git iperf3 iproute2 ipset \
+PACKAGES := bpftool busybox-static ca-certificates clang-19 conntrack ethtool git iperf3 iproute2 ipset ipvsadm \
 	iptables iputils-ping kmod libbpf-dev libclang-rt-19-dev linux-libc-dev llvm-19 nftables procps python3-scapy \
 	qemu-system-x86 xz-utils zstd
 

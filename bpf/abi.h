@@ -156,6 +156,10 @@ enum reason {
 	REASON_MPLS_IMPOSED,		/* an IP packet, which goes on with labels */
 	/* what lies behind TC egress */
 	REASON_QUEUE_LOOKS_DEEPER,	/* a qdisc or filter of the egress reads what a hit does not carry */
+	/* who else decides on a packet: TC egress */
+	REASON_ROUTE_PROGRAM,		/* its route has a lightweight tunnel: a program, ILA, ... */
+	REASON_IPVS,
+	REASON_GROUP_NEIGHBOUR,		/* its next hop has a group MAC */
 	REASONS,
 };
 

@@ -48,6 +48,7 @@ struct sk_buff {
 	__u8 active_extensions;
 	__u8 ip_summed : 2;
 	__u8 redirected : 1;
+	__u8 ipvs_property : 1;
 	int skb_iif;
 	struct net_device *dev;
 } CORE;
@@ -56,8 +57,10 @@ enum { CHECKSUM_PARTIAL = 3 };
 enum { SKB_DST_PTRMASK = ~1ul };
 
 /* net/dst.h, net/route.h */
+struct lwtunnel_state;
 struct dst_entry {
 	struct net_device *dev;
+	struct lwtunnel_state *lwtstate;
 	unsigned long _metrics;
 } CORE;
 struct rtable { struct dst_entry dst; __u32 rt_mtu_locked : 1, rt_pmtu : 31; } CORE;

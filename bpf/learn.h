@@ -346,6 +346,8 @@ __noinline enum reason learn_frame(struct __sk_buff *skb, struct sighting *g, st
 		return REASON_OTHER_PACKET;
 	point(&f, skb);
 	reason = parse_ethernet(&f);
+	if (reason == REASON_NOT_HOST)
+		return REASON_GROUP_NEIGHBOUR;
 	if (!reason)
 		reason = parse(&f, f.family);
 	if (reason == REASON_TTL)
@@ -359,6 +361,18 @@ __noinline enum reason learn_frame(struct __sk_buff *skb, struct sighting *g, st
 	g->out_tos = tos_of(&f);
 	__builtin_memcpy(l->rw.mac, f.data, 12);
 	return learn_header(g, &f);
+}
+
+/* Who decides on each packet beside routes, rules and conntrack. IPVS has a table, timeouts and a scheduler of
+ * its own (ip_vs_in_hook()); a route's lightweight tunnel runs a program or rewrites (lwtunnel_input(),
+ * lwtunnel_output(), lwtunnel_xmit()). */
+static __always_inline enum reason other_forwarder(struct sk_buff *k)
+{
+	struct dst_entry *dst = (void *)(k->_skb_refdst & SKB_DST_PTRMASK);
+
+	if (bpf_core_field_exists(k->ipvs_property) && BPF_CORE_READ_BITFIELD(k, ipvs_property))
+		return REASON_IPVS;
+	return dst && BPF_CORE_READ(dst, lwtstate) ? REASON_ROUTE_PROGRAM : REASON_LEARNED;
 }
 
 /* A hit reaches the qdisc without conntrack entry and route (__bpf_redirect()). The daemon sets the flag
@@ -403,6 +417,8 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 	if (skb->vlan_present)
 		return REASON_ENCAPSULATED;
 	reason = learn_frame(skb, g, &l);
+	if (reason == REASON_LEARNED)
+		reason = other_forwarder(k);
 	if (reason == REASON_LEARNED)	/* before conntrack: be-liberal is not for what stays slow */
 		reason = policy_judge(k, g, oif);
 	if (reason != REASON_LEARNED)

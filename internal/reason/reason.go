@@ -149,6 +149,11 @@ var table = map[string]meaning{
 		"accept established connections ahead of that rule, or mark what may be fast and set policy = \"mark\""},
 	"queue_looks_deeper": {"a qdisc or filter of its way out reads more than the packet: its conntrack entry, route or socket", tracked,
 		"shunt ports names the qdisc or filter; take it away, or let it go by addresses, mark and priority alone"},
+	"route_program": {"its route has a program or a lightweight tunnel (ip route ... encap), which decides on each packet", doubt,
+		"ip route get shows the route; take encap away if these flows should be fast"},
+	"ipvs": {"IPVS balances it, by a table, timeouts and schedulers of its own", doubt,
+		"balance with nftables (dnat to numgen or jhash) if these flows should be fast"},
+	"group_neighbour": {"its next hop has a broadcast or multicast MAC address", never, ""},
 	// What keeps one sender from harming the others.
 	"source_full": {"its source holds as many slots of the flow table as one may; the flow stays on the kernel's way", bounded,
 		"see whether that host scans or floods; if it is a large server or a NAT, raise source_flows in the configuration"},
