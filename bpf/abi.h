@@ -184,6 +184,7 @@ enum port_flag {
 	PORT_XDP_RX = 1,		/* the XDP program is attached */
 	PORT_XDP_TX = 2,		/* takes redirected frames, no queueing policy */
 	PORT_LOOKS_DEEPER = 4,		/* its qdiscs and filters may read more than a hit carries */
+	PORT_KEEPS_MARK = 8,		/* the skb goes on behind it, with its mark; a frame from XDP has none */
 };
 
 /* A flow as it looks on the wire where it comes in: two numbers, so that two comparisons

@@ -68,7 +68,8 @@ func (d *Daemon) review(first bool) error {
 		there[l.Index] = true
 		if p.decision.Attach {
 			want = append(want, dataplane.Attach{Index: l.Index,
-				XDPReceive: p.decision.XDPReceive, XDPTransmit: p.decision.XDPTransmit, LooksDeeper: p.decision.LooksDeeper})
+				XDPReceive: p.decision.XDPReceive, XDPTransmit: p.decision.XDPTransmit,
+				KeepsMark: p.decision.KeepsMark, LooksDeeper: p.decision.LooksDeeper})
 		}
 	}
 	for index, p := range d.ports {

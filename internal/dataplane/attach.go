@@ -22,6 +22,7 @@ type Attach struct {
 	Index       int
 	XDPReceive  bool // attach the XDP program; TC ingress and egress always are
 	XDPTransmit bool // XDP may redirect frames to it
+	KeepsMark   bool // what leaves by it goes on as an skb with its mark: XDP repeats no marked flow
 	LooksDeeper bool // its qdiscs and filters may read what a hit does not carry: nothing out by it is learned
 }
 
@@ -386,6 +387,9 @@ func (p *Plane) writePort(a Attach) error {
 		if err := p.maps["tx"].Put(port.Tx, uint32(a.Index)); err != nil {
 			return fmt.Errorf("redirect map: %w", err)
 		}
+	}
+	if a.KeepsMark {
+		port.Flags |= uint32(tcPortFlagPORT_KEEPS_MARK)
 	}
 	if a.LooksDeeper {
 		port.Flags |= uint32(tcPortFlagPORT_LOOKS_DEEPER)

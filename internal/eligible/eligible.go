@@ -45,6 +45,7 @@ type Decision struct {
 	Attach      bool // TC programs; false: refused, the kernel forwards as before
 	XDPReceive  bool // the XDP program too
 	XDPTransmit bool // others may redirect frames to it in XDP
+	KeepsMark   bool // the skb goes on behind it: flows with a mark out by it go by TC
 	LooksDeeper bool // flows out by it stay with the kernel, whose qdisc or filter reads more than bytes
 
 	// Reason says in plain words why something was not granted: if Attach is false,
@@ -60,7 +61,7 @@ func Decide(p Port, mode Mode) Decision {
 			return Decision{Reason: reason, Remedy: remedy}
 		}
 	}
-	d := Decision{Attach: true, LooksDeeper: p.Queue.LooksDeeper != ""}
+	d := Decision{Attach: true, LooksDeeper: p.Queue.LooksDeeper != "", KeepsMark: keepsMark(p.Link)}
 	var why, remedy string
 	d.XDPReceive, d.Reason, d.Remedy = Receive(p, mode)
 	d.XDPTransmit, why, remedy = Transmit(p)
@@ -70,7 +71,23 @@ func Decide(p Port, mode Mode) Decision {
 	case d.Reason == "":
 		d.Reason, d.Remedy = why, remedy
 	}
+	if d.Reason == "" && d.KeepsMark {
+		d.Reason = fmt.Sprintf("flows with a mark to %s go by TC: what is behind it sees the mark, which XDP would lose", p.Link.Name)
+	}
 	return d
+}
+
+// keepsMark reports whether a device hands an skb on together with its mark: a veth whose other end is in this
+// namespace (skb_scrub_packet() clears the mark only between namespaces), or a software device
+// that is not known. A tap hands bytes to a program.
+func keepsMark(l kernel.Link) bool {
+	switch l.Kind {
+	case "", "tun":
+		return false
+	case "veth":
+		return l.Parent != 0
+	}
+	return true
 }
 
 // LooksDeeper says why flows out by a port stay with the kernel, and what would change that. Both are

@@ -106,6 +106,8 @@ func TestDecide(t *testing.T) {
 		{"veth, partial", nic(veth, partial), Auto, want{true, false, true, "unfinished", "tx off"}},
 		{"veth, tagged", nic(veth, tagged), Auto, want{true, false, true, "VLAN tags beside", "txvlan off"}},
 		{"veth, on", nic(veth, partial), On, want{true, true, true, "", ""}},
+		{"veth, other end here", nic(veth, wire, func(p *Port) { p.Link.Parent = 7 }), Auto,
+			want{true, true, true, "flows with a mark to eth0 go by TC", ""}},
 		{"veth keeps its rx-vlan", nic(veth, wire, func(p *Port) { p.Link.Offloads.RxVLAN = true }), Auto,
 			want{true, true, true, "", ""}},
 		{"veth, peer does not poll", nic(veth, wire, func(p *Port) { p.Link.Features &^= kernel.XDPTransmit }), Auto,
@@ -132,6 +134,19 @@ func part(t *testing.T, what, got, want string) {
 	t.Helper()
 	if !strings.Contains(got, want) || want == "" && got != "" || strings.Contains(got, "\n") {
 		t.Errorf("%s = %q, want something with %q", what, got, want)
+	}
+}
+
+// TestKeepsMark: XDP loses the mark of what a device hands on as an skb.
+func TestKeepsMark(t *testing.T) {
+	for _, c := range []struct {
+		kind string
+		peer int
+		want bool
+	}{{"", 0, false}, {"tun", 0, false}, {"veth", 0, false}, {"veth", 7, true}, {"frob", 0, true}} {
+		if got := keepsMark(kernel.Link{Kind: c.kind, Parent: c.peer}); got != c.want {
+			t.Errorf("%q with peer %d: %v", c.kind, c.peer, got)
+		}
 	}
 }
 
