@@ -86,7 +86,7 @@ struct nf_conntrack_tuple {
 	} dst;
 } CORE;
 struct nf_conntrack_tuple_hash { struct nf_conntrack_tuple tuple; } CORE;
-struct nf_conntrack_zone { __u16 id; } CORE;
+struct nf_conntrack_zone { __u16 id; __u8 dir; } CORE;
 struct nf_ct_ext { __u8 offset[4]; } CORE;
 struct nf_conntrack_helper;
 struct nf_conn_help { struct nf_conntrack_helper *helper; } CORE;
@@ -103,6 +103,7 @@ struct nf_conn {
 	union nf_conntrack_proto proto;
 } CORE;
 enum nf_ct_ext_id { NF_CT_EXT_HELPER = 0 };
+enum { IP_CT_DIR_ORIGINAL = 0 };
 enum { NFCT_INFOMASK = 7, NFCT_PTRMASK = ~7ul };
 enum ip_conntrack_info {
 	IP_CT_ESTABLISHED = 0, IP_CT_RELATED = 1, IP_CT_NEW = 2, IP_CT_IS_REPLY = 3,

@@ -107,6 +107,14 @@ static __always_inline int ct_has_helper(struct nf_conn *ct, unsigned long statu
 	return BPF_CORE_READ(help, helper) != 0;
 }
 
+/* The zone of the original direction (nf_ct_zone_id()): ct_zone may be set for one direction alone. */
+static __always_inline __u16 original_zone(struct nf_conn *ct)
+{
+	if (!bpf_core_field_exists(ct->zone.id) || !(BPF_CORE_READ(ct, zone.dir) & 1 << IP_CT_DIR_ORIGINAL))
+		return 0;
+	return BPF_CORE_READ(ct, zone.id);
+}
+
 /* Please set be-liberal: asked at most four times a second per flow. */
 static __always_inline void ask_liberal(struct nf_conn *ct, struct slot *s, __u8 family)
 {
@@ -124,7 +132,7 @@ static __always_inline void ask_liberal(struct nf_conn *ct, struct slot *s, __u8
 	e->kind = EVENT_LIBERAL;
 	e->family = family;
 	e->proto = IPPROTO_TCP;
-	e->zone = bpf_core_field_exists(ct->zone.id) ? BPF_CORE_READ(ct, zone.id) : 0;
+	e->zone = original_zone(ct);
 	e->sport = t.sport;
 	e->dport = t.dport;
 	e->pad = 0;

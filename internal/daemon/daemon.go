@@ -58,6 +58,7 @@ type Daemon struct {
 	hooks   func(kernel.Link) ([]string, error) // kernel.Hooks, but in tests
 	ports   map[int]*port                       // loop's: configured interfaces that are there now, by ifindex
 	rules   *rulebook                           // which flows may be fast
+	missing missing                             // connections that conntrack does not find; of the goroutine that serves requests
 	labels  *labels                             // label switching
 
 	mu     sync.Mutex        // what loop and the API share

@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"errors"
+	"time"
 
 	"shunt/internal/dataplane"
 	"shunt/internal/kernel"
@@ -23,7 +24,12 @@ func (d *Daemon) serveRequest(ct *kernel.Conntrack, q dataplane.Request) {
 	if q.Reset {
 		do, words = ct.SetReset, "a reset connection could not be closed; it ends by conntrack's timeout"
 	}
-	if err := do(t); err != nil && !errors.Is(err, kernel.ErrNoConnection) {
-		d.log.Warn(words, "from", t.Source, "to", t.Destination, "err", err)
+	err := do(t)
+	gone := errors.Is(err, kernel.ErrNoConnection)
+	if gone && (q.Reset || !d.missing.again(t, time.Now())) {
+		return // it ended meanwhile
+	}
+	if err != nil {
+		d.log.Warn(words, "from", t.Source, "to", t.Destination, "zone", t.Zone, "err", err)
 	}
 }
