@@ -18,7 +18,8 @@ static __always_inline void mark(struct xdp_md *ctx)
 	struct mark *m;
 
 	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*m))) {
-		ctl.no_marks = 1;
+		if (!ctl.no_marks)	/* every packet reads this line: store once */
+			ctl.no_marks = 1;
 		return;
 	}
 	m = (void *)(long)ctx->data_meta;
