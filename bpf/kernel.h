@@ -64,6 +64,9 @@ struct dst_entry {
 	unsigned long _metrics;
 } CORE;
 struct rtable { struct dst_entry dst; __u32 rt_mtu_locked : 1, rt_pmtu : 31; } CORE;
+struct fib6_info { unsigned long expires; __u32 fib6_flags; } CORE;
+struct rt6_info { struct dst_entry dst; struct fib6_info *from; } CORE;
+enum { RTF_EXPIRES = 0x400000 };	/* linux/ipv6_route.h */
 enum { METRIC_MTU = 1 };		/* RTAX_MTU - 1 */
 
 /* net/xdp.h */

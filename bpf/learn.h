@@ -247,6 +247,25 @@ static __always_inline __u16 learn_mtu(struct sk_buff *k, __u8 family)
 	return mtu < 0xffff ? mtu : 0xffff;
 }
 
+/* An IPv6 route may have a lifetime (a router advertisement, expires): the kernel stops using it at its end
+ * (fib6_check_expired()) and announces that later, when it collects such routes. */
+static __always_inline __u32 learn_lifetime(struct sk_buff *k, __u8 family, __u32 lease)
+{
+	struct dst_entry *dst = (void *)(k->_skb_refdst & SKB_DST_PTRMASK);
+	struct fib6_info *from;
+	__s32 left;
+
+	if (family != 6 || !dst || !bpf_core_type_exists(struct rt6_info))
+		return lease;
+	from = BPF_CORE_READ((struct rt6_info *)dst, from);
+	if (!from || !(BPF_CORE_READ(from, fib6_flags) & RTF_EXPIRES))
+		return lease;
+	left = (__s32)((__u32)BPF_CORE_READ(from, expires) - now_jiffies());
+	if (left < 0)
+		left = 0;
+	return lease < (__u32)left ? lease : left;
+}
+
 /* Checksum of the L4 header after NAT, from the one before it. */
 static __always_inline __u16 l4_sum_after(const struct sighting *g, __u8 proto, __u16 addresses, __u16 all)
 {
@@ -438,6 +457,7 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 	if (reason != REASON_LEARNED)
 		return reason;
 	l.mtu = learn_mtu(k, family_of(&g->key));
+	l.lease = learn_lifetime(k, family_of(&g->key), l.lease);
 	if (lsp) {
 		l.flags |= SLOT_LSP;
 		l.mtu = lsp < l.mtu ? lsp : l.mtu;
