@@ -21,6 +21,7 @@ type port struct {
 	link     kernel.Link
 	hooks    []string // other people's, but for tcx programs
 	queue    kernel.Queue
+	behind   kernel.Queue      // queue, and programs at tcx egress
 	looked   bool              // hooks and queue are as of the last event about such
 	judged   eligible.Decision // what policy grants
 	decision eligible.Decision // what could be had of it
@@ -129,7 +130,7 @@ func (d *Daemon) meet(l kernel.Link) *port {
 func (d *Daemon) show() {
 	var now []shown
 	for _, p := range d.ports {
-		now = append(now, shown{p.link, p.queue, p.decision})
+		now = append(now, shown{p.link, p.behind, p.decision})
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -203,11 +204,12 @@ func (d *Daemon) decide(p *port, l kernel.Link) error {
 		}
 		p.hooks, p.looked = hooks, true
 	}
-	tcx, err := d.plane.ForeignTCX(l.Index)
+	ingress, egress, err := d.plane.ForeignTCX(l.Index)
 	if err != nil {
 		return err
 	}
-	facts := eligible.Port{Link: l, Foreign: slices.Concat(p.hooks, tcx), Queue: p.queue, Peer: p.peer}
+	p.behind = p.queue.With(egress)
+	facts := eligible.Port{Link: l, Foreign: slices.Concat(p.hooks, ingress), Queue: p.behind, Peer: p.peer}
 	if d.ownXDP(l) {
 		facts.OwnXDP = l.XDPID
 	}

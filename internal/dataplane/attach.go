@@ -418,18 +418,23 @@ func (p *Plane) freeIndex() (uint32, error) {
 	return 0, errors.New("the redirect map is full") // Fit sees to it that it is not
 }
 
-// ForeignTCX returns the names of other people's tcx programs on an interface.
-func (p *Plane) ForeignTCX(index int) ([]string, error) {
+// ForeignTCX returns the names of other people's tcx programs at ingress and at egress of an interface.
+func (p *Plane) ForeignTCX(index int) (ingress, egress []string, err error) {
+	if ingress, err = p.foreignTCX(index, "ingress", ebpf.AttachTCXIngress); err != nil {
+		return nil, nil, err
+	}
+	egress, err = p.foreignTCX(index, "egress", ebpf.AttachTCXEgress)
+	return ingress, egress, err
+}
+
+func (p *Plane) foreignTCX(index int, kind string, at ebpf.AttachType) ([]string, error) {
+	q, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: at})
+	if err != nil {
+		return nil, fmt.Errorf("query tcx programs: %w", err)
+	}
 	var names []string
-	for kind, at := range map[string]ebpf.AttachType{"ingress": ebpf.AttachTCXIngress, "egress": ebpf.AttachTCXEgress} {
-		q, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: at})
-		if err != nil {
-			return nil, fmt.Errorf("query tcx programs: %w", err)
-		}
-		for _, a := range q.Programs {
-			if p.owns(index, kind, a.ID) {
-				continue
-			}
+	for _, a := range q.Programs {
+		if !p.owns(index, kind, a.ID) {
 			names = append(names, programName(a.ID))
 		}
 	}

@@ -36,8 +36,8 @@ func Probe() error {
 }
 
 // Programs looks at an interface without a Plane: the id of shunt's XDP program there, if
-// dir holds a pinned link for it, and the names of other people's tcx programs.
-func Programs(dir string, index int) (own uint32, foreign []string, err error) {
+// dir holds a pinned link for it, and the names of other people's tcx programs at ingress and at egress.
+func Programs(dir string, index int) (own uint32, ingress, egress []string, err error) {
 	p := &Plane{dir: dir, links: map[string]*attachment{}}
 	defer p.Close()
 	for _, kind := range []string{"xdp", "ingress", "egress"} {
@@ -47,17 +47,17 @@ func Programs(dir string, index int) (own uint32, foreign []string, err error) {
 			continue
 		}
 		if err != nil {
-			return 0, nil, fmt.Errorf("%s: %w", p.pin("links", name), err)
+			return 0, nil, nil, fmt.Errorf("%s: %w", p.pin("links", name), err)
 		}
 		p.links[name] = &attachment{link: l, index: index, kind: kind}
 	}
 	if a := p.links[strconv.Itoa(index)+"-xdp"]; a != nil {
 		info, err := a.link.Info()
 		if err != nil {
-			return 0, nil, err
+			return 0, nil, nil, err
 		}
 		own = uint32(info.Program)
 	}
-	foreign, err = p.ForeignTCX(index)
-	return own, foreign, err
+	ingress, egress, err = p.ForeignTCX(index)
+	return own, ingress, egress, err
 }

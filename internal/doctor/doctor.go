@@ -30,8 +30,8 @@ var (
 	Probe func() []api.Check
 	// Programs looks at an interface, given the directory of shunt's pins: the id of
 	// shunt's own XDP program there (0 if none) and the words of other people's tcx
-	// programs.
-	Programs func(bpffs string, index int) (own uint32, foreign []string, err error)
+	// programs at ingress and at egress.
+	Programs func(bpffs string, index int) (own uint32, ingress, egress []string, err error)
 )
 
 // Run examines the machine, the places of a daemon, and the interfaces that match

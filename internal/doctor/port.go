@@ -24,12 +24,13 @@ func examine(paths config.Paths, l kernel.Link) []api.Check {
 		return []api.Check{fail(name, fmt.Sprintf("the queue cannot be read: %v", err), "run as root")}
 	}
 	if Programs != nil {
-		own, foreign, err := Programs(paths.BPFFS, l.Index)
+		own, ingress, egress, err := Programs(paths.BPFFS, l.Index)
 		if err != nil {
 			return []api.Check{fail(name, fmt.Sprintf("BPF programs cannot be read: %v", err), "run as root")}
 		}
 		facts.OwnXDP = own
-		facts.Foreign = append(facts.Foreign, foreign...)
+		facts.Foreign = append(facts.Foreign, ingress...)
+		facts.Queue = facts.Queue.With(egress)
 	}
 	return judge(facts)
 }

@@ -3,9 +3,11 @@
 package kernel
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -13,8 +15,8 @@ import (
 	"shunt/internal/nl"
 )
 
-// Queue is what lies between TC egress of a link and its driver: qdiscs, their filters, and those of
-// clsact at egress.
+// Queue is what lies between TC egress of a link and its driver: qdiscs, their filters, and filters and
+// programs of others at egress.
 type Queue struct {
 	// LooksDeeper names a part that may read more of a packet than a repeated one carries
 	// (QueueKind); empty if there is none.
@@ -48,6 +50,16 @@ func ReadQueue(link Link) (Queue, error) {
 		}
 	}
 	return q, nil
+}
+
+// With returns the queue with programs before it, at tcx egress: nobody knows what those read.
+func (q Queue) With(programs []string) Queue {
+	for _, p := range programs {
+		name := "program " + strings.TrimPrefix(p, "program ") + " at tcx egress"
+		q.deeper("%s (reads what it likes)", name)
+		q.Filter = cmp.Or(q.Filter, name)
+	}
+	return q
 }
 
 // dumpInvisible is TCA_DUMP_INVISIBLE, a flag: qdiscs that the kernel put into classes by itself are

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"shunt/internal/api"
+	"shunt/internal/dataplane/foreign"
 	"shunt/internal/lab"
 )
 
@@ -401,6 +402,14 @@ func TestQueueLooksDeeper(t *testing.T) {
 			slow("its action changed")
 			run("tc qdisc del dev wan root")
 			fast("all gone")
+			p, err := foreign.TCXEgress(r.WAN.NS, r.WAN.Device)
+			r.must(err)
+			slow("a tcx program")
+			if p := r.port("wan"); p.State == api.PortRefused || !strings.Contains(p.Reason, "at tcx egress") {
+				t.Errorf("port wan with a tcx program at egress: %+v", p)
+			}
+			r.must(p.Close())
+			fast("without it")
 		})
 	}
 }

@@ -40,6 +40,13 @@ func TCX(n *lab.NS, device string) (*Program, error) {
 	})
 }
 
+// TCXEgress attaches a program at TC egress of a device in a namespace.
+func TCXEgress(n *lab.NS, device string) (*Program, error) {
+	return attach(n, device, ebpf.SchedCLS, tcxNext, func(p *ebpf.Program, index int) (link.Link, error) {
+		return link.AttachTCX(link.TCXOptions{Program: p, Interface: index, Attach: ebpf.AttachTCXEgress})
+	})
+}
+
 // XDP attaches a program in the driver of a device in a namespace.
 func XDP(n *lab.NS, device string) (*Program, error) {
 	return attach(n, device, ebpf.XDP, xdpPass, func(p *ebpf.Program, index int) (link.Link, error) {
