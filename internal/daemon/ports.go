@@ -19,8 +19,8 @@ import (
 // port is an interface that the configuration wants, and is there.
 type port struct {
 	link     kernel.Link
-	hooks    []string // other people's, but for tcx programs
-	queue    kernel.Queue
+	hooks    []string          // other people's, but for tcx programs
+	queue    kernel.Queue      // without tcx programs
 	behind   kernel.Queue      // queue, and programs at tcx egress
 	looked   bool              // hooks and queue are as of the last event about such
 	judged   eligible.Decision // what policy grants

@@ -34,10 +34,10 @@ const (
 // Port is what is known of an interface.
 type Port struct {
 	Link    kernel.Link
-	Foreign []string // other people's hooks in words: kernel.Hooks, and tcx programs
-	Queue   kernel.Queue
-	OwnXDP  uint32 // id of shunt's own XDP program, if it is attached; else 0
-	Peer    Peer   // what the other end sends
+	Foreign []string     // other people's hooks in words: kernel.Hooks, and tcx programs
+	Queue   kernel.Queue // what lies behind TC egress
+	OwnXDP  uint32       // id of shunt's own XDP program, if it is attached; else 0
+	Peer    Peer         // what the other end sends
 }
 
 // Decision is what a port gets.

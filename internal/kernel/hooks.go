@@ -15,20 +15,19 @@ import (
 )
 
 // Hooks returns, in words, the packet hooks that other people set on a link and
-// that the fast path would skip or run before: tc filters at ingress, nftables chains of the
-// netdev family (and of inet at ingress), and nftables flowtables. It needs
-// CAP_NET_ADMIN. Programs attached by BPF links, tcx ones among them, are not seen. Filters at
-// egress are part of the Queue.
+// that the fast path would skip or run before: tc filters and nftables chains at ingress, and
+// nftables flowtables. It needs CAP_NET_ADMIN. Programs attached by BPF links, tcx ones among
+// them, are not seen. Filters and chains at egress are part of the Queue.
 func Hooks(link Link) ([]string, error) {
 	hooks, err := ingressFilters(link.Index)
 	if err != nil {
 		return nil, fmt.Errorf("%s: tc filters: %w", link.Name, err)
 	}
-	chains, err := nftHooks(unix.NFT_MSG_GETCHAIN, link.Name)
+	chains, err := nftHooks(unix.NFT_MSG_GETCHAIN, link.Name, false)
 	if err != nil {
 		return nil, fmt.Errorf("%s: nftables chains: %w", link.Name, err)
 	}
-	flowtables, err := nftHooks(unix.NFT_MSG_GETFLOWTABLE, link.Name)
+	flowtables, err := nftHooks(unix.NFT_MSG_GETFLOWTABLE, link.Name, false)
 	if err != nil {
 		return nil, fmt.Errorf("%s: nftables flowtables: %w", link.Name, err)
 	}
@@ -64,10 +63,13 @@ const (
 // nfInetIngress is NF_INET_INGRESS: what makes an inet chain belong to a device.
 const nfInetIngress = 5
 
+const nfNetdevEgress = 1 // NF_NETDEV_EGRESS
+
 // nftHook is a chain or flowtable and the devices it is bound to.
 type nftHook struct {
 	what, family, table, name string
 	devices                   []string // a trailing * stands for the rest
+	egress                    bool
 }
 
 func (h nftHook) on(device string) bool {
@@ -84,8 +86,8 @@ func (h nftHook) String() string {
 	return fmt.Sprintf("nftables %s %s %s %s", h.what, h.family, h.table, h.name)
 }
 
-// nftHooks returns the chains or the flowtables bound to a device, in words.
-func nftHooks(get netlink.HeaderType, device string) ([]string, error) {
+// nftHooks returns the chains or the flowtables bound to a device at ingress or at egress, in words.
+func nftHooks(get netlink.HeaderType, device string, egress bool) ([]string, error) {
 	typ := netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8) | get
 	messages, err := nl.Dump(unix.NETLINK_NETFILTER, typ, make([]byte, nl.SizeofNfgenmsg))
 	if nl.Absent(err) {
@@ -104,7 +106,7 @@ func nftHooks(get netlink.HeaderType, device string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if h.on(device) {
+		if h.on(device) && h.egress == egress {
 			hooks = append(hooks, h.String())
 		}
 	}
@@ -138,6 +140,7 @@ func decodeChain(m netlink.Message) (nftHook, error) {
 		return h, err
 	}
 	h.family = nft.FamilyName(m.Data[0])
+	h.egress = m.Data[0] == unix.NFPROTO_NETDEV && hooknum == nfNetdevEgress
 	if m.Data[0] != unix.NFPROTO_NETDEV && !(m.Data[0] == unix.NFPROTO_INET && hooknum == nfInetIngress) {
 		h.devices = nil
 	}

@@ -161,7 +161,7 @@ func TestHooks(t *testing.T) {
 		table inet x { chain in { type filter hook ingress device va priority 0; }; }`)
 	for name, want := range map[string][]string{
 		"va": {"tc ingress filter bpf pref 3", "nftables chain inet x in", "nftables chain netdev t both"},
-		"vb": {"nftables chain netdev t both", "nftables chain netdev t out"},
+		"vb": {"nftables chain netdev t both"},
 		"lo": nil,
 	} {
 		got := hooks(name)
@@ -169,6 +169,21 @@ func TestHooks(t *testing.T) {
 		slices.Sort(want)
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: hooks %q, want %q", name, got, want)
+		}
+	}
+}
+
+// TestEgressChain: a chain at egress sees only what leaves.
+func TestEgressChain(t *testing.T) {
+	if !nltest.InNetns(t) {
+		return
+	}
+	nltest.Run(t, "ip link add name va type veth peer name vb")
+	nltest.NFT(t, "table netdev t { chain out { type filter hook egress device vb priority 0; }; }")
+	const words = "nftables chain netdev t out at egress"
+	for name, want := range map[string]Queue{"va": {}, "vb": {words + " (reads what its rules ask for)", words}} {
+		if q, err := ReadQueue(links(t)[name]); err != nil || q != want {
+			t.Errorf("%s: %+v, %v; want %+v", name, q, err, want)
 		}
 	}
 }

@@ -15,13 +15,13 @@ import (
 	"shunt/internal/nl"
 )
 
-// Queue is what lies between TC egress of a link and its driver: qdiscs, their filters, and filters and
-// programs of others at egress.
+// Queue is what a packet passes only where it leaves by a link: qdiscs, their filters, and filters, programs and
+// nftables chains of others at egress.
 type Queue struct {
 	// LooksDeeper names a part that may read more of a packet than a repeated one carries
 	// (QueueKind); empty if there is none.
 	LooksDeeper string
-	// Filter names a filter; empty if there is none. Frames that XDP redirects bypass it.
+	// Filter names a filter, program or chain; empty if there is none. Frames that XDP redirects bypass it.
 	Filter string
 }
 
@@ -36,6 +36,13 @@ func ReadQueue(link Link) (Queue, error) {
 	classes, err := dumpTC(unix.RTM_GETTCLASS, link.Index, 0)
 	if err != nil {
 		return q, fmt.Errorf("%s: classes: %w", link.Name, err)
+	}
+	chains, err := nftHooks(unix.NFT_MSG_GETCHAIN, link.Name, true)
+	if err != nil {
+		return q, fmt.Errorf("%s: nftables chains: %w", link.Name, err)
+	}
+	for _, c := range chains {
+		q.hook(c+" at egress", "what its rules ask for")
 	}
 	for _, d := range qdiscs {
 		q.add(d)
@@ -55,11 +62,15 @@ func ReadQueue(link Link) (Queue, error) {
 // With returns the queue with programs before it, at tcx egress: nobody knows what those read.
 func (q Queue) With(programs []string) Queue {
 	for _, p := range programs {
-		name := "program " + strings.TrimPrefix(p, "program ") + " at tcx egress"
-		q.deeper("%s (reads what it likes)", name)
-		q.Filter = cmp.Or(q.Filter, name)
+		q.hook("program "+strings.TrimPrefix(p, "program ")+" at tcx egress", "what it likes")
 	}
 	return q
+}
+
+// hook notes what may read anything.
+func (q *Queue) hook(name, reads string) {
+	q.deeper("%s (reads %s)", name, reads)
+	q.Filter = cmp.Or(q.Filter, name)
 }
 
 // dumpInvisible is TCA_DUMP_INVISIBLE, a flag: qdiscs that the kernel put into classes by itself are
