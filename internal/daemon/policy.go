@@ -103,8 +103,8 @@ func (c *compiled) addFindings(enforcing []ruleset.Finding, room int) {
 			continue
 		}
 		for _, m := range f.Touches {
-			in, _ := c.group(string(m.In), false, m.In.Has)
-			out, _ := c.group(string(m.Out), false, m.Out.Has)
+			in, _ := c.listed(m.In, m.NotIn)
+			out, _ := c.listed(m.Out, m.NotOut)
 			c.add(dataplane.PolicyRule{
 				Family: max(m.Family, family(m.Source, m.Destination)), Proto: m.Proto,
 				Source: m.Source, Destination: m.Destination,
@@ -113,6 +113,18 @@ func (c *compiled) addFindings(enforcing []ruleset.Finding, room int) {
 			}, f.String())
 		}
 	}
+}
+
+// listed is the group of the interfaces that a rule of the ruleset names, without those that it
+// excludes.
+func (c *compiled) listed(some, not ruleset.Interfaces) (bit uint32, ok bool) {
+	key := string(some)
+	if not != "" {
+		key += " but " + string(not)
+	}
+	return c.group(key, false, func(name string, index int) bool {
+		return some.Has(name, index) && (not == "" || !not.Has(name, index))
+	})
 }
 
 func stateBits(s ruleset.States) (bits uint8) {

@@ -3,6 +3,8 @@
 package nft
 
 import (
+	"encoding/binary"
+
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -36,6 +38,15 @@ var exprFields = map[string]func(*Expr, *netlink.AttributeDecoder){
 	"tunnel":    secondField,
 }
 
+// lastAttr is the highest attribute of each kind of expression that this package knows
+// (include/uapi/linux/netfilter/nf_tables.h of Linux 6.18). An expression with a higher one is
+// not understood.
+var lastAttr = map[string]uint16{
+	"meta": 3, "ct": 4, "payload": 8, "exthdr": 7, "cmp": 3, "range": 4, "bitwise": 8, "lookup": 5,
+	"immediate": 2, "dynset": 10, "objref": 5, "match": 3, "target": 3, "byteorder": 5, "hash": 9,
+	"rt": 2, "fib": 3, "numgen": 4, "osf": 3, "xfrm": 4, "socket": 3, "tunnel": 3,
+}
+
 func metaField(e *Expr, ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.NFTA_META_DREG:
@@ -55,6 +66,8 @@ func ctField(e *Expr, ad *netlink.AttributeDecoder) {
 		e.Key = ad.Uint32()
 	case unix.NFTA_CT_SREG:
 		e.Source = register(ad)
+	case unix.NFTA_CT_DIRECTION:
+		e.Direction = int(ad.Uint8())
 	}
 }
 
@@ -81,6 +94,8 @@ func exthdrField(e *Expr, ad *netlink.AttributeDecoder) {
 		e.Source = register(ad)
 	case unix.NFTA_EXTHDR_TYPE:
 		e.Key = uint32(ad.Uint8())
+	case unix.NFTA_EXTHDR_LEN:
+		e.Len = ad.Uint32()
 	case unix.NFTA_EXTHDR_OP:
 		e.Op = ad.Uint32()
 	case unix.NFTA_EXTHDR_FLAGS:
@@ -124,6 +139,8 @@ func bitwiseField(e *Expr, ad *netlink.AttributeDecoder) {
 		e.Data, _ = decodeData(ad)
 	case nftaBitwiseOp:
 		e.Op = ad.Uint32()
+	case nftaBitwiseSreg2:
+		e.Second = register(ad)
 	}
 }
 
@@ -157,6 +174,10 @@ func dynsetField(e *Expr, ad *netlink.AttributeDecoder) {
 		e.Source = register(ad)
 	case unix.NFTA_DYNSET_OP:
 		e.Op = ad.Uint32()
+	case unix.NFTA_DYNSET_SREG_DATA:
+		e.Second = register(ad)
+	case unix.NFTA_DYNSET_TIMEOUT:
+		e.Timeout = ad.Uint64() != 0
 	case unix.NFTA_DYNSET_EXPR:
 		e.Inner = append(e.Inner, exprName(ad))
 	case nftaDynsetExprs:
@@ -168,6 +189,8 @@ func objrefField(e *Expr, ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.NFTA_OBJREF_IMM_TYPE:
 		e.Key = ad.Uint32()
+	case unix.NFTA_OBJREF_IMM_NAME:
+		e.Object = ad.String()
 	case unix.NFTA_OBJREF_SET_SREG:
 		e.Source = register(ad)
 	case unix.NFTA_OBJREF_SET_NAME:
@@ -193,19 +216,30 @@ func copyField(e *Expr, ad *netlink.AttributeDecoder) {
 		e.Source = register(ad)
 	case unix.NFTA_BITWISE_DREG:
 		e.Dest = register(ad)
+	case unix.NFTA_HASH_LEN: // of byteorder it is the operation, which does not matter
+		e.Len = ad.Uint32()
 	}
 }
 
-// loadField is of what fills the register that its first attribute names.
+// loadField is of what fills the register that its first attribute names; the second one says
+// with what.
 func loadField(e *Expr, ad *netlink.AttributeDecoder) {
-	if ad.Type() == 1 {
+	switch ad.Type() {
+	case 1:
 		e.Dest = register(ad)
+	case 2:
+		if b := ad.Bytes(); len(b) == 4 {
+			e.Key = binary.BigEndian.Uint32(b)
+		}
 	}
 }
 
-// secondField is of what fills the register that its second attribute names.
+// secondField is loadField with the two attributes the other way round.
 func secondField(e *Expr, ad *netlink.AttributeDecoder) {
-	if ad.Type() == 2 {
+	switch ad.Type() {
+	case 1:
+		e.Key = ad.Uint32()
+	case 2:
 		e.Dest = register(ad)
 	}
 }

@@ -11,6 +11,7 @@ package nft
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -54,6 +55,9 @@ type Chain struct {
 type Set struct {
 	Flags   uint32 // unix.NFT_SET_*
 	Size    uint32 // as it was announced; 0: not
+	KeyLen  uint32 // in bytes; the parts of a concatenation begin at multiples of 4
+	Data    uint32 // bytes of a map's values
+	Address bool   // the key has an address: a change of elements is told without a new ruleset
 	ObjType uint32 // of a map to stateful objects: 1 counter, 2 quota, 4 limit, ...
 	Exprs   []string
 }
@@ -68,10 +72,11 @@ type Verdict struct {
 // Element is an element of a set. Verdict is nil unless it is a map to verdicts. End
 // tells of the end of an interval, which is not in it.
 type Element struct {
-	Key     []byte
+	Key, To []byte // To: the last key of a range, of a concatenation
 	Verdict *Verdict
 	End     bool
-	Other   bool // any key that no element has
+	Other   bool     // any key that no element has
+	Exprs   []string // statements that it carries
 }
 
 // Rule is a rule, its expressions in order.
@@ -88,6 +93,8 @@ type Expr struct {
 	Name           string
 	Key            uint32 // meta, ct, socket, rt: of what; payload: base; exthdr: TCP option; objref: type
 	Source, Dest   int
+	Second         int // bitwise: the other operand; dynset: the data
+	Direction      int // ct: 0 original, 1 reply, -1 none
 	Offset, Len    uint32
 	Op             uint32 // cmp, range, bitwise, exthdr, dynset
 	Data, To, Mask []byte // cmp, immediate; range (Data to To); bitwise (its xor is Data)
@@ -98,6 +105,9 @@ type Expr struct {
 	Info           []byte   // match, target: the extension's own
 	Extension      string   // match, target: its name
 	Revision       uint32
+	Object         string // objref
+	Timeout        bool   // dynset: elements get one
+	Unread         bool   // it has attributes that this package does not know
 }
 
 // VerdictRegister is NFT_REG_VERDICT.
@@ -215,17 +225,19 @@ func (n *Ruleset) takeChain(m netlink.Message, awake map[Table]bool) error {
 
 // Attributes that x/sys lacks (include/uapi/linux/netfilter/nf_tables.h).
 const (
-	nftaSetExpr          = 17
-	nftaSetExpressions   = 18
-	nftaDynsetExprs      = 10
-	nftaBitwiseOp        = 6
-	nftaBitwiseData      = 7
-	nftSetElemIntervalTo = 1 // NFT_SET_ELEM_INTERVAL_END
+	nftaSetExpr            = 17
+	nftaSetExpressions     = 18
+	nftaDynsetExprs        = 10
+	nftaSetElemExpressions = 11
+	nftaBitwiseOp          = 6
+	nftaBitwiseSreg2       = 8
+	nftSetElemIntervalTo   = 1 // NFT_SET_ELEM_INTERVAL_END
 )
 
 func (n *Ruleset) takeSet(m netlink.Message) error {
 	name := Ref{Table: Table{Family: m.Data[0]}}
 	var s Set
+	var keyType uint32
 	err := nl.Attributes(m, nl.SizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
 		nl.BigEndian(ad)
 		switch ad.Type() {
@@ -237,6 +249,12 @@ func (n *Ruleset) takeSet(m netlink.Message) error {
 			s.Flags = ad.Uint32()
 		case unix.NFTA_SET_OBJ_TYPE:
 			s.ObjType = ad.Uint32()
+		case unix.NFTA_SET_KEY_TYPE:
+			keyType = ad.Uint32()
+		case unix.NFTA_SET_KEY_LEN:
+			s.KeyLen = ad.Uint32()
+		case unix.NFTA_SET_DATA_LEN:
+			s.Data = ad.Uint32()
 		case unix.NFTA_SET_DESC:
 			nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 				nl.BigEndian(ad)
@@ -250,6 +268,7 @@ func (n *Ruleset) takeSet(m netlink.Message) error {
 			nl.Inner(ad, func(ad *netlink.AttributeDecoder) { s.Exprs = append(s.Exprs, exprName(ad)) })
 		}
 	})
+	_, s.Address = findAddress(keyType, s.KeyLen)
 	if routed(name.Table.Family) {
 		n.Sets[name] = s
 	}
@@ -297,21 +316,40 @@ func (n *Ruleset) Elements(set Ref, most int) (elements []Element, all bool) {
 	if s, ok := n.Sets[set]; !ok || s.Size > uint32(most) {
 		return nil, false
 	}
+	err := n.eachElement(set, func(e Element) { elements = append(elements, e) })
+	return elements, err == nil && len(elements) <= most
+}
+
+// Statements returns the names of the expressions that elements of a set carry.
+func (n *Ruleset) Statements(set Ref) (names []string) {
+	err := n.eachElement(set, func(e Element) {
+		for _, name := range e.Exprs {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	})
+	if err != nil {
+		return append(names, "a statement that cannot be read")
+	}
+	return names
+}
+
+func (n *Ruleset) eachElement(set Ref, visit func(Element)) error {
 	body, err := request(set.Table, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, set.Table.Name)
 		ae.String(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
 	})
 	if err != nil {
-		return nil, false
+		return err
 	}
-	err = dump(unix.NFT_MSG_GETSETELEM, body, func(m netlink.Message) error {
+	return dump(unix.NFT_MSG_GETSETELEM, body, func(m netlink.Message) error {
 		return nl.Attributes(m, nl.SizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
 			if ad.Type() == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-				nl.Inner(ad, func(ad *netlink.AttributeDecoder) { elements = append(elements, decodeElement(ad)) })
+				nl.Inner(ad, func(ad *netlink.AttributeDecoder) { visit(decodeElement(ad)) })
 			}
 		})
 	})
-	return elements, err == nil && len(elements) <= most
 }
 
 func decodeElement(ad *netlink.AttributeDecoder) (e Element) {
@@ -320,6 +358,12 @@ func decodeElement(ad *netlink.AttributeDecoder) (e Element) {
 		switch ad.Type() {
 		case unix.NFTA_SET_ELEM_KEY:
 			e.Key, _ = decodeData(ad)
+		case nftaSetElemKeyEnd:
+			e.To, _ = decodeData(ad)
+		case unix.NFTA_SET_ELEM_EXPR:
+			e.Exprs = append(e.Exprs, exprName(ad))
+		case nftaSetElemExpressions:
+			nl.Inner(ad, func(ad *netlink.AttributeDecoder) { e.Exprs = append(e.Exprs, exprName(ad)) })
 		case unix.NFTA_SET_ELEM_DATA:
 			_, e.Verdict = decodeData(ad)
 		case unix.NFTA_SET_ELEM_FLAGS:
@@ -386,7 +430,7 @@ func ruleComment(data []byte) string {
 }
 
 func decodeExpr(ad *netlink.AttributeDecoder) Expr {
-	e := Expr{Source: -1, Dest: -1}
+	e := Expr{Source: -1, Dest: -1, Second: -1, Direction: -1}
 	var data []byte
 	nl.Inner(ad, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
@@ -402,6 +446,7 @@ func decodeExpr(ad *netlink.AttributeDecoder) Expr {
 	}
 	err := nl.Nested(data, func(ad *netlink.AttributeDecoder) {
 		nl.BigEndian(ad)
+		e.Unread = e.Unread || ad.Type() > lastAttr[e.Name]
 		field(&e, ad)
 	})
 	if err != nil { // whatever it is, nobody understands it

@@ -123,11 +123,11 @@ func TestReadXTables(t *testing.T) {
 			t.Fatalf("%+v\n%+v", forward, mine)
 		}
 		r := forward[0]
-		if r.In != "eth0" || r.Out != "ppp+" || r.Source != netip.MustParsePrefix(prefix) || r.Proto != unix.IPPROTO_UDP || r.Inverted ||
+		if r.In != "eth0" || r.Out != "ppp+" || r.Source != netip.MustParsePrefix(prefix) || r.Proto != unix.IPPROTO_UDP || !r.Plain ||
 			r.Verdict != XJump || r.Chain != "mine" || r.Matches[len(r.Matches)-1].Name != "limit" {
 			t.Errorf("%+v", r)
 		}
-		if r = forward[1]; r.In != "" || !r.Inverted || r.Verdict != XGoto || r.Chain != "mine" {
+		if r = forward[1]; r.In != "" || r.Verdict != XGoto || r.Chain != "mine" {
 			t.Errorf("%+v", r)
 		}
 		if r = forward[2]; r.Verdict != 1 || r.Matches[0].Name != "conntrack" || r.Matches[0].Revision != 3 {

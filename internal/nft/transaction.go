@@ -203,6 +203,8 @@ func (d *Decoder) element(side edgeSide, key addressField, ad *netlink.Attribute
 		case unix.NFTA_SET_ELEM_FLAGS:
 			nl.BigEndian(ad)
 			flags = ad.Uint32()
+		case unix.NFTA_SET_ELEM_EXPR, nftaSetElemExpressions: // a statement: as good as a rule
+			d.anything = true
 		}
 	})
 	switch {

@@ -39,12 +39,14 @@ const (
 	XReturn = -5
 )
 
-// XRule is a rule. What is inverted (!) is left out of the fields and makes Inverted true.
+// XRule is a rule. Addresses and protocols that are inverted (!) are left out of the fields.
 type XRule struct {
 	In, Out             string // a trailing + stands for the rest; "": any
+	NotIn, NotOut       string // the same, inverted
 	Source, Destination netip.Prefix
 	Proto               uint8 // 0: any
-	Inverted            bool
+	Plain               bool  // the fields above say all that its struct ipt_ip asks for
+	Fragments           bool  // -f: second and further fragments, or nothing at all
 	Matches             []XExtension
 	Target              XExtension // if Verdict is XNone
 	Verdict             int
@@ -63,13 +65,15 @@ type xFamily struct {
 	flags, entry int    // offset of the flags in it; bytes of struct ipt_entry
 	proto        int    // offset
 	noReturn     byte   // IPT_F_GOTO
+	fragment     byte   // IPT_F_FRAG; 0: there is no such flag
+	hasProto     byte   // IP6T_F_PROTO, without which the protocol does not count; 0: it always does
 }
 
 var xFamilies = []xFamily{
 	{family: unix.NFPROTO_IPV4, domain: unix.AF_INET, level: unix.SOL_IP, names: "/proc/thread-self/net/ip_tables_names",
-		address: 4, ip: 84, proto: 80, flags: 82, entry: 112, noReturn: 2},
+		address: 4, ip: 84, proto: 80, flags: 82, entry: 112, noReturn: 2, fragment: 1},
 	{family: unix.NFPROTO_IPV6, domain: unix.AF_INET6, level: unix.SOL_IPV6, names: "/proc/thread-self/net/ip6_tables_names",
-		address: 16, ip: 136, proto: 128, flags: 131, entry: 168, noReturn: 4},
+		address: 16, ip: 136, proto: 128, flags: 131, entry: 168, noReturn: 4, hasProto: 1},
 }
 
 // ReadXTables reads the tables of legacy iptables that are there in this network
@@ -281,44 +285,56 @@ const (
 	xInvertSource = 0x08
 	xInvertDest   = 0x10
 	xInvertProto  = 0x40
+
+	xInvertFragment = 0x20
 )
 
-// match reads struct ipt_ip or ip6t_ip6: addresses, their masks, interfaces, protocol.
+// match reads struct ipt_ip or ip6t_ip6: addresses, their masks, interfaces, protocol
+// (ip_packet_match() and ip6_packet_match()).
 func (f xFamily) match(b []byte) (r XRule) {
-	invert := b[f.flags+1]
-	r.Inverted = invert != 0
+	flags, invert := b[f.flags], b[f.flags+1]
+	r.Plain = invert&^(xInvertIn|xInvertOut|xInvertFragment) == 0 && flags&^(f.noReturn|f.hasProto|f.fragment) == 0
+	r.Fragments = (flags&f.fragment != 0) != (invert&xInvertFragment != 0)
 	n := f.address
-	if invert&xInvertSource == 0 {
-		r.Source = maskedPrefix(b[:n], b[2*n:3*n])
+	address := func(at int, inverted byte) (p netip.Prefix) {
+		p, whole := maskedPrefix(b[at:at+n], b[at+2*n:at+3*n])
+		r.Plain = r.Plain && whole
+		if invert&inverted != 0 {
+			return netip.Prefix{}
+		}
+		return p
 	}
-	if invert&xInvertDest == 0 {
-		r.Destination = maskedPrefix(b[n:2*n], b[3*n:4*n])
-	}
+	r.Source, r.Destination = address(0, xInvertSource), address(n, xInvertDest)
 	names := b[4*n:]
-	if invert&xInvertIn == 0 {
-		r.In = interfaceName(names[:16], names[32:48])
+	r.In, r.Out = interfaceName(names[:16], names[32:48]), interfaceName(names[16:32], names[48:64])
+	if invert&xInvertIn != 0 {
+		r.In, r.NotIn = "", r.In
 	}
-	if invert&xInvertOut == 0 {
-		r.Out = interfaceName(names[16:32], names[48:64])
+	if invert&xInvertOut != 0 {
+		r.Out, r.NotOut = "", r.Out
 	}
-	if invert&xInvertProto == 0 {
+	if invert&xInvertProto == 0 && flags&f.hasProto == f.hasProto {
 		r.Proto = uint8(binary.NativeEndian.Uint16(b[f.proto:]))
 	}
 	return r
 }
 
-// maskedPrefix is the prefix of an address that a mask leaves, up to its first hole; zero
-// for none.
-func maskedPrefix(address, mask []byte) netip.Prefix {
+// maskedPrefix is the prefix of an address that a mask leaves, up to its first hole, and
+// whether that is the whole mask. The zero prefix is any address.
+func maskedPrefix(address, mask []byte) (p netip.Prefix, whole bool) {
 	bits := 0
 	for bits < len(mask)*8 && mask[bits/8]&(0x80>>(bits%8)) != 0 {
 		bits++
 	}
+	whole = true
+	for rest := bits; rest < len(mask)*8; rest++ {
+		whole = whole && mask[rest/8]&(0x80>>(rest%8)) == 0
+	}
 	a, ok := netip.AddrFromSlice(address)
 	if bits == 0 || !ok {
-		return netip.Prefix{}
+		return netip.Prefix{}, whole
 	}
-	return netip.PrefixFrom(a, bits).Masked()
+	return netip.PrefixFrom(a, bits).Masked(), whole
 }
 
 // interfaceName is a name; a mask that leaves out its end means that anything may follow.

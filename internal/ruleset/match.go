@@ -28,47 +28,49 @@ type Match struct {
 	Source, Destination           netip.Prefix
 	SourcePorts, DestinationPorts [2]uint16 // from, to
 	In, Out                       Interfaces
+	NotIn, NotOut                 Interfaces // by none of these
 	States                        States
+	Until                         Until
 }
 
-// Interfaces are names of which one must be an interface's: "" is any. They are kept in
-// one string, so that a Match can be compared: no name has a slash or a blank.
-type Interfaces string
-
-// Named makes Interfaces of names, of which a trailing * stands for the rest, and of
-// indexes.
-func Named(names []string, indexes ...int) Interfaces {
-	for _, i := range indexes {
-		names = append(names, "/"+strconv.Itoa(i))
-	}
-	return Interfaces(strings.Join(names, " "))
+// Until bounds a Match by a counter of the connection: it fits while the counter is at most At.
+// A zero Counter means no bound.
+type Until struct {
+	Counter   Counter
+	Direction Direction
+	At        uint64
 }
 
-// Has tells whether an interface is among them.
-func (i Interfaces) Has(name string, index int) bool {
-	if i == "" {
-		return true
-	}
-	for want := range strings.FieldsSeq(string(i)) {
-		prefix, wild := strings.CutSuffix(want, "*")
-		if want == name || want == "/"+strconv.Itoa(index) || wild && strings.HasPrefix(name, prefix) {
-			return true
-		}
-	}
-	return false
-}
+// Counter is what nf_conntrack_acct counts.
+type Counter uint8
+
+// The counters.
+const (
+	Packets Counter = 1 + iota
+	Bytes
+)
+
+func (c Counter) String() string { return [...]string{"", "packets", "bytes"}[c] }
+
+// Direction is the direction of a connection that a counter is about.
+type Direction uint8
+
+// The directions. Both is the sum.
+const (
+	Original Direction = iota
+	Reply
+	Both
+)
 
 // both narrows a match by another one; false: no packet fits both. Where that cannot be
 // said exactly it stays too wide.
 func (m Match) both(o Match) (Match, bool) {
 	ok := narrow(&m.Family, o.Family) && narrow(&m.Proto, o.Proto) &&
 		narrowPrefix(&m.Source, o.Source) && narrowPrefix(&m.Destination, o.Destination) &&
-		narrowPorts(&m.SourcePorts, o.SourcePorts) && narrowPorts(&m.DestinationPorts, o.DestinationPorts)
-	if m.In == "" {
-		m.In = o.In
-	}
-	if m.Out == "" {
-		m.Out = o.Out
+		narrowPorts(&m.SourcePorts, o.SourcePorts) && narrowPorts(&m.DestinationPorts, o.DestinationPorts) &&
+		narrowInterfaces(&m.In, &m.NotIn, o.In, o.NotIn) && narrowInterfaces(&m.Out, &m.NotOut, o.Out, o.NotOut)
+	if o.Until.Counter != 0 {
+		m.Until = o.Until
 	}
 	m.States &= o.States
 	return m, ok && m.States != 0
@@ -101,13 +103,18 @@ func narrowPorts(a *[2]uint16, b [2]uint16) bool {
 	return a[0] <= a[1]
 }
 
-// covers tells whether all packets of another match fit this one, states aside; true only
+// covers reports whether all packets of another match fit this one, states aside; true only
 // where it is plain.
 func (m Match) covers(o Match) bool {
+	return m.coversBut(o) && coversInterfaces(m.In, o.In) && coversInterfaces(m.Out, o.Out) &&
+		m.NotIn.within(o.NotIn, o.In) && m.NotOut.within(o.NotOut, o.Out)
+}
+
+// coversBut is covers, interfaces aside.
+func (m Match) coversBut(o Match) bool {
 	return (m.Family == 0 || m.Family == o.Family) && (m.Proto == 0 || m.Proto == o.Proto) &&
 		!m.Source.IsValid() && !m.Destination.IsValid() &&
-		m.SourcePorts == [2]uint16{} && m.DestinationPorts == [2]uint16{} &&
-		(m.In == "" || m.In == o.In) && (m.Out == "" || m.Out == o.Out)
+		m.SourcePorts == [2]uint16{} && m.DestinationPorts == [2]uint16{} && m.Until == Until{}
 }
 
 var protoNames = map[uint8]string{protoICMP: "icmp", protoTCP: "tcp", protoUDP: "udp", 47: "gre", 50: "esp", protoICMPv6: "icmpv6", 132: "sctp"}
@@ -133,7 +140,9 @@ func (m Match) String() string {
 	add(m.Destination.IsValid(), "to", m.Destination.String())
 	add(m.DestinationPorts != [2]uint16{}, "to port", portWords(m.DestinationPorts))
 	add(m.In != "", "in by", m.In.String())
+	add(m.NotIn != "", "not in by", m.NotIn.String())
 	add(m.Out != "", "out by", m.Out.String())
+	add(m.NotOut != "", "not out by", m.NotOut.String())
 	add(len(words) == 0, "everything")
 	text := strings.Join(words, " ")
 	if m.States&AnyState != AnyState {
@@ -145,7 +154,19 @@ func (m Match) String() string {
 		}
 		text += ", " + strings.Join(states, " or ")
 	}
+	if m.Until.Counter != 0 {
+		text += ", " + m.Until.String()
+	}
 	return text
+}
+
+// String says the bound for people: "until 6 original packets".
+func (u Until) String() string {
+	words := []string{"until", strconv.FormatUint(u.At, 10)}
+	if u.Direction != Both {
+		words = append(words, [...]string{"original", "reply"}[u.Direction])
+	}
+	return strings.Join(append(words, u.Counter.String()), " ")
 }
 
 func portWords(p [2]uint16) string {
@@ -153,16 +174,4 @@ func portWords(p [2]uint16) string {
 		return strconv.Itoa(int(p[0]))
 	}
 	return fmt.Sprintf("%d-%d", p[0], p[1])
-}
-
-// String lists the interfaces.
-func (i Interfaces) String() string {
-	var words []string
-	for name := range strings.FieldsSeq(string(i)) {
-		if index, ok := strings.CutPrefix(name, "/"); ok {
-			name = "interface " + index
-		}
-		words = append(words, name)
-	}
-	return strings.Join(words, " or ")
 }

@@ -15,38 +15,67 @@ import (
 
 // machine follows the registers of one nftables rule as far as needed to know what the
 // rule compares.
+//
+// A rule is exact only if each of its expressions proved so: it loads a register, or acts, and
+// cannot end the rule (NFT_BREAK), or it compares, and rule.match says the whole of it.
 type machine struct {
-	n     *nft.Ruleset
-	rule  rule
-	table nft.Table
-	regs  map[int]*value
-	ip    fields // what is asked of the IP header
-	l4    fields // and of the first four bytes behind it
+	n      *nft.Ruleset
+	sets   *sets
+	rule   rule
+	table  nft.Table
+	regs   registers
+	protos []uint8 // protocols that it asks for, if several; nil: any
+	ip     fields  // what is asked of the IP header
+	l4     fields  // and of the first four bytes behind it
+	proved int     // expressions
+	ended  bool    // a verdict was given
+	goesOn bool    // but not for all packets
 }
 
 // compileNft takes from a rule of nftables what matters.
-func compileNft(n *nft.Ruleset, r nft.Rule) rule {
+func compileNft(n *nft.Ruleset, s *sets, r nft.Rule) rule {
 	where := fmt.Sprintf("handle %d", r.Handle)
 	if r.Comment != "" {
 		where += fmt.Sprintf(" %q", r.Comment)
 	}
-	m := machine{n: n, rule: newRule(where), table: r.Table, regs: map[int]*value{}}
+	m := machine{n: n, sets: s, rule: newRule(where), table: r.Table, regs: registers{}}
+	done := 0
 	for i := range r.Exprs {
-		m.step(&r.Exprs[i])
-		if m.rule.never {
-			return m.rule
+		if m.ended {
+			if m.goesOn {
+				m.rule.vary("expressions behind a verdict map")
+			}
+			break
 		}
+		m.step(&r.Exprs[i])
+		done++
 	}
+	m.narrow()
+	m.rule.exact = m.proved == done
+	m.rule.finish()
+	return m.rule
+}
+
+// narrow narrows the rule by the header fields that it was asked for.
+func (m *machine) narrow() {
 	m.ip.addresses(m.family(), &m.rule)
 	for _, at := range []int{0, 2} {
 		port := m.l4.port(at)
 		m.onlyPorts(at, port, port)
 	}
-	return m.rule
 }
 
-// steps are the expressions that do something to the rule. Those that are in neither
-// table are not known: whatever they are may look at each packet.
+// soFar says which packets come as far as the next expression.
+func (m *machine) soFar() Match {
+	saved := m.rule.match
+	never := m.rule.never
+	m.narrow()
+	here := m.rule.match
+	m.rule.match, m.rule.never = saved, never
+	return here
+}
+
+// steps are the expressions that this package understands. Any other may look at each packet.
 var steps = map[string]func(*machine, *nft.Expr){
 	"meta":      (*machine).meta,
 	"ct":        (*machine).ct,
@@ -55,69 +84,98 @@ var steps = map[string]func(*machine, *nft.Expr){
 	"cmp":       (*machine).compare,
 	"range":     (*machine).inRange,
 	"bitwise":   (*machine).bitwise,
-	"byteorder": (*machine).derive,
-	"hash":      (*machine).derive,
+	"byteorder": (*machine).byteorder,
+	"hash":      (*machine).hash,
 	"lookup":    (*machine).lookup,
 	"immediate": (*machine).immediate,
 	"dynset":    (*machine).dynset,
 	"objref":    (*machine).object,
-	"match":     func(m *machine, e *nft.Expr) { m.rule.xMatch(e.Extension, int(e.Revision), e.Info) },
-	"target":    func(m *machine, e *nft.Expr) { m.rule.xTarget(e.Extension) },
-	"reject":    func(m *machine, _ *nft.Expr) { m.rule.send(terminal, "") },
-	"tproxy":    func(m *machine, _ *nft.Expr) { m.rule.send(terminal, "") },
-	"synproxy":  func(m *machine, _ *nft.Expr) { m.rule.exact, m.rule.acts = false, true },
-	"queue":     func(m *machine, _ *nft.Expr) { m.rule.queue() },
-	"limit":     func(m *machine, _ *nft.Expr) { m.rule.vary("limit") },
-	"quota":     func(m *machine, _ *nft.Expr) { m.rule.vary("quota") },
-	"connlimit": func(m *machine, _ *nft.Expr) { m.rule.exact = false }, // judges connections
-	"counter":   func(m *machine, _ *nft.Expr) { m.rule.counts = "counter" },
-	"last":      func(m *machine, _ *nft.Expr) { m.rule.counts = "last" },
-	"log":       func(m *machine, _ *nft.Expr) { m.rule.counts = "log" },
+	"match": func(m *machine, e *nft.Expr) {
+		m.narrow()
+		if m.rule.xMatch(e.Extension, int(e.Revision), e.Info) {
+			m.proved++
+		}
+	},
+	"target": func(m *machine, e *nft.Expr) {
+		m.narrow()
+		m.rule.xTarget(e.Extension, int(e.Revision), e.Info)
+		m.proved++
+	},
+	"reject":    func(m *machine, _ *nft.Expr) { m.rule.send(terminal, ""); m.proved++; m.ended = true }, // NF_DROP, whatever it sends
+	"queue":     func(m *machine, _ *nft.Expr) { m.rule.queue(); m.ended = true },
+	"limit":     func(m *machine, _ *nft.Expr) { m.rule.drain("limit", m.soFar()) },      // nft_limit_eval(): tokens
+	"quota":     func(m *machine, _ *nft.Expr) { m.rule.drain("quota", m.soFar()) },      // nft_overquota(): bytes
+	"connlimit": func(m *machine, _ *nft.Expr) { m.rule.drain("ct count", m.soFar()) },   // nf_conncount_add(): of others, too
+	"counter":   func(m *machine, _ *nft.Expr) { m.rule.counts = "counter"; m.proved++ }, // none of these three sets a verdict
+	"last":      func(m *machine, _ *nft.Expr) { m.rule.counts = "last"; m.proved++ },
+	"log":       func(m *machine, _ *nft.Expr) { m.rule.counts = "log"; m.proved++ },
 	"dup":       func(m *machine, _ *nft.Expr) { m.rule.counts = "dup" },
-	"numgen":    func(m *machine, e *nft.Expr) { m.regs[e.Dest] = &value{varies: "numgen"} },
+	"numgen":    (*machine).numgen,
 	"inner":     func(m *machine, _ *nft.Expr) { m.rule.vary("header inside a tunnel") },
+	"rt":        func(m *machine, e *nft.Expr) { m.loads(e, rtLast, 16) },     // the route, which all packets of a flow take
+	"fib":       func(m *machine, e *nft.Expr) { m.loads(e, fibLast, 16) },    // a look-up by addresses, mark and interface
+	"socket":    func(m *machine, e *nft.Expr) { m.loads(e, socketLast, 16) }, // a look-up by addresses and ports
+	"tunnel":    func(m *machine, e *nft.Expr) { m.loads(e, tunnelLast, 4) },
+	"xfrm":      func(m *machine, e *nft.Expr) { m.loads(e, xfrmLast, 16) },   // what IPsec unpacked is not learned
+	"osf":       func(m *machine, e *nft.Expr) { m.loads(e, ^uint32(0), 16) }, // nft_osf_eval() ends the rule without SYN
+	"notrack":   func(m *machine, _ *nft.Expr) { m.rule.acts = true; m.proved++ },
+	"secmark":   acts, "flow_offload": acts, "fwd": acts,
+	"nat": acts, "masq": acts, "redir": acts, // once for a connection
+	"tproxy":   acts, // nft_tproxy_eval() gives no verdict, and ends the rule where there is no socket
+	"synproxy": func(m *machine, _ *nft.Expr) { m.rule.acts = true; m.rule.vary("synproxy") },
 }
 
-// stable are expressions whose outcome all packets of a flow share; the first row loads a
-// register, the second acts.
-var stable = map[string]bool{
-	"fib": true, "rt": true, "socket": true, "osf": true, "xfrm": true, "tunnel": true,
-	"nat": false, "masq": false, "redir": false, "notrack": false, "flow_offload": false, "fwd": false, "secmark": false,
-}
+func acts(m *machine, _ *nft.Expr) { m.rule.acts = true }
+
+// The highest keys that these expressions are known to have.
+const (
+	rtLast     = 4 // NFT_RT_XFRM
+	fibLast    = 3 // NFT_FIB_RESULT_ADDRTYPE
+	socketLast = 3 // NFT_SOCKET_CGROUPV2
+	tunnelLast = 1 // NFT_TUNNEL_ID
+	xfrmLast   = 6 // NFT_XFRM_KEY_SPI
+)
 
 func (m *machine) step(e *nft.Expr) {
-	if f := steps[e.Name]; f != nil {
-		f(m, e)
-		return
-	}
-	loads, known := stable[e.Name]
+	f := steps[e.Name]
 	switch {
-	case !known:
+	case f == nil:
 		m.rule.vary(fmt.Sprintf("expression %q, which is not known", e.Name))
-	case loads:
-		m.regs[e.Dest] = &value{}
+	case e.Unread:
+		m.rule.vary(fmt.Sprintf("expression %q in a form that is not known", e.Name))
 	default:
-		m.rule.acts = true
+		f(m, e)
 	}
 }
 
-// use notes what of a register's content differs between packets of a flow.
-func (m *machine) use(source int) *value {
-	v := m.regs[source]
-	if v == nil {
-		return &value{}
+// loads is an expression that fills a register with what all packets of a flow have in common.
+func (m *machine) loads(e *nft.Expr, last uint32, size int) {
+	v := &value{size: size}
+	if e.Key > last {
+		v.varies = fmt.Sprintf("%s key %d, which is not known", e.Name, e.Key)
 	}
-	if why := v.varying(m.family(), m.rule.match.Proto); why != "" {
+	m.regs.load(e.Dest, v)
+}
+
+// use notes what of a value differs between packets of a flow.
+func (m *machine) use(v *value) {
+	if why := v.varying(m.family(), m.protocols()); why != "" {
 		m.rule.vary(why)
 	}
-	return v
 }
 
-// useAll is use for a key that is in several registers.
-func (m *machine) useAll() {
-	for source := range m.regs {
-		m.use(source)
+func (m *machine) useAll(parts []*value) {
+	for _, v := range parts {
+		m.use(v)
 	}
+}
+
+// source is the value in a register; what is not known varies.
+func (m *machine) source(at int) *value {
+	if v := m.regs[at]; v != nil {
+		return v
+	}
+	return &value{size: 16, varies: "registers that were not followed"}
 }
 
 // family is that of the rule's packets, as far as it is known by now; 0: both.
@@ -128,148 +186,104 @@ func (m *machine) family() uint8 {
 	return m.rule.match.Family
 }
 
-// Keys of meta that x/sys lacks (enum nft_meta_keys).
-const (
-	metaTimeNS   = 30
-	metaTimeHour = 32
-	metaLastKey  = 35 // NFT_META_BRI_BROUTE
-)
-
-func (m *machine) meta(e *nft.Expr) {
-	if e.Source >= 0 {
-		m.use(e.Source)
-		if e.Key == unix.NFT_META_NFTRACE {
-			m.rule.counts = "trace"
-		} else {
-			m.rule.acts = true
-		}
-		return
-	}
-	v := &value{}
-	switch e.Key {
-	case unix.NFT_META_IIFNAME:
-		v.kind = inName
-	case unix.NFT_META_OIFNAME:
-		v.kind = outName
-	case unix.NFT_META_IIF:
-		v.kind = inIndex
-	case unix.NFT_META_OIF:
-		v.kind = outIndex
-	case unix.NFT_META_L4PROTO:
-		v.kind = proto
-	case unix.NFT_META_NFPROTO:
-		v.kind = nfproto
-	case unix.NFT_META_PROTOCOL:
-		v.kind = etherType
-	case unix.NFT_META_PKTTYPE: // what is repeated was for this host: PACKET_HOST is 0
-		v.kind, v.mask = zero, []byte{0xff}
-	case unix.NFT_META_LEN:
-		v.varies = "length"
-	case unix.NFT_META_PRANDOM:
-		v.varies = "random"
-	case unix.NFT_META_CPU:
-		v.varies = "cpu"
-	default:
-		switch {
-		case e.Key >= metaTimeNS && e.Key <= metaTimeHour:
-			v.varies = "time"
-		case e.Key > metaLastKey:
-			v.varies = fmt.Sprintf("meta key %d, which is not known", e.Key)
-		}
-	}
-	m.regs[e.Dest] = v
-}
-
-func (m *machine) ct(e *nft.Expr) {
-	if e.Source >= 0 {
-		m.use(e.Source)
-		m.rule.acts = true
-		return
-	}
-	v := &value{}
-	switch {
-	case e.Key == unix.NFT_CT_STATE:
-		v.kind = state
-	case e.Key == unix.NFT_CT_EXPIRATION:
-		v.varies = "ct expiration"
-	case e.Key >= unix.NFT_CT_PKTS && e.Key <= unix.NFT_CT_AVGPKT:
-		v.varies = [...]string{"ct packets", "ct bytes", "ct avgpkt"}[e.Key-unix.NFT_CT_PKTS]
-	case e.Key > unix.NFT_CT_ID:
-		v.varies = fmt.Sprintf("ct key %d, which is not known", e.Key)
-	}
-	m.regs[e.Dest] = v
-}
-
-func (m *machine) payload(e *nft.Expr) {
-	if e.Source >= 0 {
-		m.rule.acts = true
-		if m.use0(e.Source).kind != packet { // else it is the same place with some bits changed
-			m.use(e.Source)
-		}
-		return
-	}
-	if e.Len > 16 || e.Key > baseInner {
-		m.rule.vary("payload")
-		return
-	}
-	m.regs[e.Dest] = &value{kind: packet, base: e.Key, offset: int(e.Offset), mask: bytes.Repeat([]byte{0xff}, int(e.Len))}
-}
-
-// exthdr: no packet that is repeated has IPv6 extension headers or IPv4 options. Of TCP's
-// options the MSS comes with SYN alone.
-func (m *machine) exthdr(e *nft.Expr) {
-	const ip6, tcpOption, ip4, mss, present = 0, 1, 2, 2, 1 // NFT_EXTHDR_OP_*, TCPOPT_MSS, NFT_EXTHDR_F_PRESENT
-	if e.Op == tcpOption {
-		m.rule.only(Match{Proto: protoTCP})
-	}
-	switch {
-	case e.Op == tcpOption && e.Dest < 0:
-		m.rule.acts = true
-		if e.Key != mss {
-			m.rule.vary("TCP option")
-		}
-	case e.Op == ip6 || e.Op == ip4:
-		if e.Flags&present == 0 {
-			m.rule.never = true
-		}
-		m.regs[e.Dest] = &value{kind: zero, mask: []byte{0xff}}
-	default:
-		m.regs[e.Dest] = &value{varies: "TCP option"}
-	}
-}
-
+// bitwise is nft_bitwise_eval(), which never ends the rule.
 func (m *machine) bitwise(e *nft.Expr) {
-	const maskXor = 0 // NFT_BITWISE_MASK_XOR, or _BOOL
-	v := *m.use0(e.Source)
-	if e.Op == maskXor && len(bytes.Trim(e.Data, "\x00")) == 0 && !v.opaque {
-		v.mask = slices.Clone(e.Mask)
+	const maskXor = 0 // NFT_BITWISE_MASK_XOR, once _BOOL
+	m.proved++
+	v := *m.source(e.Source)
+	if e.Second >= 0 {
+		m.use(m.source(e.Second))
+	}
+	changes := len(bytes.Trim(e.Data, "\x00")) > 0
+	turns := e.Op != maskXor
+	for i, x := range e.Data {
+		turns = turns || i < len(e.Mask) && x&e.Mask[i] != 0
+	}
+	if turns && v.marked != noMark {
+		v.marked = remarked
+	}
+	switch {
+	case e.Op != maskXor || v.opaque || len(e.Mask) != v.size || v.mask != nil && len(v.mask) != v.size:
+		v.opaque, v.changed = true, bytes.Repeat([]byte{0xff}, len(v.mask))
+	case changes:
+		v.opaque, v.changed = true, make([]byte, v.size)
+		for i := range v.changed {
+			v.changed[i] = ^e.Mask[i]
+			if i < len(e.Data) {
+				v.changed[i] |= e.Data[i]
+			}
+			if v.mask != nil {
+				v.changed[i] |= ^v.mask[i]
+			}
+		}
+	default:
+		mask := slices.Clone(e.Mask)
+		for i := range v.mask {
+			mask[i] &= v.mask[i]
+		}
+		v.mask = mask
+	}
+	m.regs.load(e.Dest, &v)
+}
+
+// byteorder is nft_byteorder_eval(), which never ends the rule.
+func (m *machine) byteorder(e *nft.Expr) {
+	m.proved++
+	v := *m.source(e.Source)
+	if v.kind == counted {
+		v.swapped = !v.swapped
 	} else {
-		v.opaque = true
+		m.use(&v)
+		v = value{size: v.size, marked: v.marked}
+		if v.marked != noMark {
+			v.marked = remarked
+		}
 	}
-	m.regs[e.Dest] = &v
+	m.regs.load(e.Dest, &v)
 }
 
-// use0 is use, before it is known which bits count.
-func (m *machine) use0(source int) *value {
-	if v := m.regs[source]; v != nil {
-		return v
-	}
-	return &value{}
-}
-
-// derive makes a number of a register that says nothing of what it was made from.
-func (m *machine) derive(e *nft.Expr) {
+// hash is nft_jhash_eval(), of registers, or nft_symhash_eval(): of what the flow dissector sees,
+// which looks into GRE, IP in IP and the like, where flows of their own may be.
+func (m *machine) hash(e *nft.Expr) {
+	m.proved++
 	if e.Source >= 0 {
-		m.useAll()
+		parts, known := m.regs.key(e.Source, int(e.Len))
+		if !known {
+			m.rule.vary("registers that were not followed")
+		}
+		m.useAll(parts)
 	}
-	m.regs[e.Dest] = &value{}
+	v := &value{size: 4}
+	if e.Source < 0 && !m.plainProtocols() {
+		v.varies = insideTunnels
+	}
+	m.regs.load(e.Dest, v)
+}
+
+// insideTunnels varies for the flows of these protocols alone (__skb_flow_dissect()).
+const insideTunnels = "hash of what is in a tunnel"
+
+var tunnelProtocols = []uint8{4, 41, 47, 115, 137} // IPIP, IPv6, GRE, L2TP, MPLS
+
+// plainProtocols reports whether the rule's packets have no other IP header in them.
+func (m *machine) plainProtocols() bool {
+	all := m.protocols()
+	return len(all) > 0 && !slices.ContainsFunc(all, func(p uint8) bool { return !hasPorts(p) && p != protoICMP && p != protoICMPv6 })
+}
+
+// numgen is nft_ng_inc_eval(), which counts, or nft_ng_random_eval().
+func (m *machine) numgen(e *nft.Expr) {
+	m.rule.drain("numgen", m.soFar())
+	m.regs.load(e.Dest, &value{size: 4, varies: "numgen"})
 }
 
 func (m *machine) immediate(e *nft.Expr) {
+	m.proved++
 	if e.Verdict == nil {
-		m.regs[e.Dest] = &value{}
+		m.regs.load(e.Dest, &value{size: len(e.Data)})
 		return
 	}
+	m.ended = e.Verdict.Code != unix.NFT_CONTINUE
 	m.verdict(*e.Verdict, Match{States: AnyState}, true)
 }
 
@@ -296,55 +310,6 @@ func (m *machine) verdict(v nft.Verdict, match Match, exact bool) {
 }
 
 const nfQueue = 3 // NF_QUEUE
-
-func (m *machine) dynset(e *nft.Expr) {
-	m.useAll()
-	m.rule.exact = false
-	m.rule.counts = "set " + e.Set
-	inner := e.Inner
-	if len(inner) == 0 {
-		inner = m.set(e.Set).Exprs
-	}
-	m.elementExprs(inner, e.Set)
-}
-
-// elementExprs are what each element of a set carries: it is done when the element is found.
-func (m *machine) elementExprs(names []string, set string) {
-	for _, name := range names {
-		switch name {
-		case "counter", "connlimit", "last":
-		default:
-			m.rule.vary(name + " in set " + set)
-		}
-	}
-}
-
-func (m *machine) set(name string) nft.Set {
-	return m.n.Sets[nft.Ref{Table: m.table, Name: name}]
-}
-
-// object is a reference to a stateful object (NFT_OBJECT_*).
-func (m *machine) object(e *nft.Expr) {
-	const counter, quota, limit, connlimit = 1, 2, 4, 5
-	kind := e.Key
-	if e.Set != "" {
-		m.useAll()
-		kind = m.set(e.Set).ObjType
-		m.rule.exact = false
-	}
-	switch kind {
-	case counter:
-		m.rule.counts = "counter"
-	case quota:
-		m.rule.vary("quota")
-	case limit:
-		m.rule.vary("limit")
-	case connlimit:
-		m.rule.exact = false
-	default:
-		m.rule.acts = true
-	}
-}
 
 // number reads what nftables keeps in the machine's own order.
 func number(b []byte) (uint32, bool) {

@@ -6,22 +6,24 @@
 // quota, a queue, or a match on what differs from one packet of a flow to the next would
 // have done something else to the later ones (design rule 7). This package says which
 // rules of nftables and of legacy iptables are of that kind, whether forwarded packets
-// can reach them, and which flows they could touch, as widely as need be: what it does
-// not understand counts as looking at each packet, and what it cannot bound as
-// everything. Rules that only count or log are told apart: nothing is refused for them.
+// can reach them, and which flows they could touch, as widely as need be. An expression or
+// extension is stable only if its whole form, or its arguments, prove so; anything else
+// counts as looking at each packet, and what cannot be bounded as everything. Rules that
+// only count or log are told apart: nothing is refused for them, unless another rule asks
+// what they count (named.go).
 //
 // What makes common firewalls fast is the rule that accepts established connections: the
 // rules behind it see first packets only. So packets are followed by what conntrack calls
-// them (States), and a rule that is reached by new ones alone touches nothing else.
+// them (States) and by interface, and a rule that is reached by new ones alone touches nothing else.
 //
 // Safe are matches on what a hit compares or what all packets of a flow have in common:
 // addresses, ports, MACs, DSCP, IPv6 flow label, marks, conntrack's state, direction,
-// status and zone, sets, fib, sockets. So are `ct count` and connlimit, which judge
-// connections, and TCP flags that a repeated packet cannot have (SYN, FIN, RST, no ACK).
+// status and zone, sets, fib, sockets. So are TCP flags that a repeated packet cannot have
+// (SYN, FIN, RST, no ACK).
 //
 // A Reader needs CAP_NET_ADMIN and works in the network namespace of the thread; the daemon
 // and the doctor call it. Chains that hook devices (netdev, ingress) and bridges are not
-// its affair: their ports are not fast. The elements of named sets are not read.
+// its affair: their ports are not fast.
 package ruleset
 
 import (
@@ -37,7 +39,7 @@ import (
 // Bounds of a Report.
 const (
 	MaxFindings = 64 // rules that are named; one more stands for all the others, and for everything
-	maxMatches  = 8  // what one rule could touch, before that is everything
+	maxMatches  = 16 // what one rule could touch, before that is everything
 	maxCounting = 10 // rules that only count, named
 )
 
@@ -109,7 +111,6 @@ const conntrackPriority = -200
 // addNft takes the rules of all tables in which some chain sees forwarded packets. Chains
 // of type nat see the first packet of a connection only.
 func (w *walk) addNft(n *nft.Ruleset) error {
-	reached := map[nft.Table]bool{}
 	for name, s := range n.Sets {
 		if s.Flags&(unix.NFT_SET_EVAL|unix.NFT_SET_TIMEOUT) != 0 {
 			w.silent(fmt.Sprintf("elements of set %s in table %s", name.Name, name.Table))
@@ -119,15 +120,34 @@ func (w *walk) addNft(n *nft.Ruleset) error {
 		at := chainName{nftSource(c.Table.Family), c.Table.Name, c.Name}
 		w.chains[at] = &chain{name: at}
 		if c.Base && forwarded(c.Hook) && c.Type != "nat" {
-			reached[c.Table] = true
 			w.bases = append(w.bases, base{at, c.Hook, c.Priority, families(c.Table.Family)})
 		}
 	}
-	for table := range reached {
-		source := nftSource(table.Family)
-		if err := n.Rules(table, func(r nft.Rule) {
-			if c := w.chains[chainName{source, table.Name, r.Name}]; c != nil {
-				w.put(c, compileNft(n, r))
+	s := newSets()
+	for {
+		if err := w.addRules(n, s); err != nil {
+			return err
+		}
+		if !s.misjudged() {
+			return nil
+		}
+		w.restart()
+	}
+}
+
+// addRules takes the rules of all tables: state that packets move in one may be asked in
+// another. Only chains that forwarded packets reach are walked.
+func (w *walk) addRules(n *nft.Ruleset, s *sets) error {
+	done := map[nft.Table]bool{}
+	for _, c := range n.Chains {
+		if done[c.Table] {
+			continue
+		}
+		done[c.Table] = true
+		source := nftSource(c.Table.Family)
+		if err := n.Rules(c.Table, func(r nft.Rule) {
+			if c := w.chains[chainName{source, r.Table.Name, r.Name}]; c != nil {
+				w.put(c, compileNft(n, s, r))
 			}
 		}); err != nil {
 			return err

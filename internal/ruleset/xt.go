@@ -15,16 +15,17 @@ import (
 // compileX takes from the n-th rule of a legacy chain what matters.
 func compileX(x nft.XRule, n int) rule {
 	r := newRule(fmt.Sprintf("rule %d", n))
-	if x.Inverted || x.Source.IsValid() || x.Destination.IsValid() {
-		r.exact = false
-	}
-	r.only(Match{Proto: x.Proto, Source: x.Source, Destination: x.Destination, In: xInterface(x.In), Out: xInterface(x.Out)})
+	r.exact = x.Plain
+	r.never = x.Fragments // ip_packet_match(); no fragment is repeated
+	r.only(Match{Proto: x.Proto, Source: x.Source, Destination: x.Destination, In: xInterface(x.In), Out: xInterface(x.Out), NotIn: xInterface(x.NotIn), NotOut: xInterface(x.NotOut)})
 	for _, m := range x.Matches {
-		r.xMatch(m.Name, int(m.Revision), m.Info)
+		if !r.xMatch(m.Name, int(m.Revision), m.Info) {
+			r.exact = false
+		}
 	}
 	switch x.Verdict {
 	case nft.XNone:
-		r.xTarget(x.Target.Name)
+		r.xTarget(x.Target.Name, int(x.Target.Revision), x.Target.Info)
 	case nft.XJump:
 		r.send(jump, x.Chain)
 	case nft.XGoto:
@@ -36,6 +37,7 @@ func compileX(x nft.XRule, n int) rule {
 	default:
 		r.send(terminal, "")
 	}
+	r.finish()
 	return r
 }
 
@@ -49,97 +51,269 @@ func xInterface(name string) Interfaces {
 	return Named([]string{name})
 }
 
-// Matches by what they look at. What all packets of a flow have in common is "", the rest
-// says in a word what is not. Of what is in neither, nothing is known. Some have their own
-// reading below.
-var xMatches = map[string]string{
-	"addrtype": "", "ah": "", "cgroup": "", "cluster": "", "connlabel": "", "connlimit": "", "connmark": "", "dccp": "",
-	"devgroup": "", "dscp": "", "dst": "", "esp": "", "eui64": "", "frag": "", "hbh": "", "helper": "", "icmp": "",
-	"icmp6": "", "ipcomp": "", "iprange": "", "ipv6header": "", "ipvs": "", "mac": "", "mark": "", "mh": "", "multiport": "",
-	"nfacct": "", "osf": "", "owner": "", "physdev": "", "pkttype": "", "policy": "", "realm": "", "rpfilter": "", "rt": "",
-	"sctp": "", "set": "", "socket": "", "srh": "", "tos": "", "udplite": "",
+// xRead is a match that is read by its arguments. It reports whether the rule's match says the
+// whole of it.
+type xRead func(r *rule, revision int, info []byte) (exact bool)
 
-	"bpf": "bpf", "connbytes": "connbytes", "cpu": "cpu", "ecn": "ECN", "hashlimit": "hashlimit", "hl": "hop limit",
-	"length": "length", "limit": "limit", "quota": "quota", "rateest": "rateest", "recent": "recent",
-	"statistic": "statistic", "string": "string", "tcpmss": "TCP option", "time": "time", "ttl": "TTL", "u32": "u32",
+// Matches by what they look at. All packets of a flow have in common what xStable matches look at,
+// whatever the arguments. xVary says in a word what differs. xReads go by the arguments. Of a
+// match in none of them nothing is known, and it counts as looking at each packet.
+var (
+	xStable = map[string]string{ // by what
+		"addrtype":   "addresses and routes: inet_addr_type()",
+		"cgroup":     "the socket, which forwarded packets have not",
+		"cluster":    "a hash of the connection's source",
+		"connlabel":  "the connection: its labels, which it sets as all packets of the flow would",
+		"connmark":   "the connection: its mark",
+		"devgroup":   "interfaces",
+		"dscp":       "DSCP, which a hit compares",
+		"dst":        "an extension header, which no repeated packet has: ipv6_find_hdr() fails",
+		"esp":        "the SPI, which is the flow's key",
+		"eui64":      "MAC and address, which a hit compares",
+		"frag":       "an extension header",
+		"hbh":        "an extension header",
+		"helper":     "the connection: its helper",
+		"icmp":       "type and code, which are the flow's key",
+		"icmp6":      "type and code",
+		"iprange":    "addresses",
+		"ipv6header": "which headers there are: none but the protocol's",
+		"mac":        "the MAC, which a hit compares",
+		"mark":       "the mark, which rules set that are judged themselves",
+		"multiport":  "ports: multiport_mt_check() asks for a protocol that has some",
+		"osf":        "SYN alone: nf_osf_match()",
+		"owner":      "the socket",
+		"physdev":    "interfaces",
+		"policy":     "IPsec, of the route",
+		"realm":      "the route",
+		"rpfilter":   "addresses and routes",
+		"rt":         "an extension header",
+		"socket":     "a look-up by addresses and ports",
+		"srh":        "an extension header",
+		"udplite":    "ports",
+	}
+	xVary = map[string]string{
+		"ah": "AH's SPI", "bpf": "bpf", "cpu": "cpu", "ecn": "ECN", "hl": "hop limit", "ipcomp": "IPComp's CPI", "ipvs": "ipvs",
+		"l2tp": "L2TP session", "length": "length", "mh": "mobility header", "string": "string",
+		"tcpmss": "TCP option", "time": "time", "ttl": "TTL", "u32": "u32",
+	}
+	xReads map[string]xRead
+)
+
+func init() { // these lead back to the table
+	xReads = map[string]xRead{
+		"comment": func(r *rule, _ int, info []byte) bool {
+			r.where += fmt.Sprintf(" %q", unix.ByteSliceToString(info))
+			return true
+		},
+		"conntrack": (*rule).xConntrack,
+		"state":     (*rule).xStateMatch,
+		"tcp":       (*rule).xTCP,
+		"udp":       func(r *rule, _ int, info []byte) bool { return r.xPorts(info, 8) },
+		"dccp":      func(r *rule, _ int, info []byte) bool { return r.xChunks(info, 8, 4|8, "DCCP type or option") },
+		"sctp":      (*rule).xSCTP,
+		"pkttype":   (*rule).xPacketType,
+		"tos":       (*rule).xTOS,
+		"set":       (*rule).xSet,
+		"connbytes": (*rule).xConnbytes,
+		"limit":     drains("limit"), "quota": drains("quota"), "statistic": drains("statistic"),
+		"connlimit": drains("connlimit"), // connlimit_mt(): how many other connections there are
+		"hashlimit": named("hashlimit", nameAt(0)),
+		"nfacct":    named("nfacct", nameAt(0)), // nfacct_mt() counts, and asks a quota if there is one
+		"rateest":   (*rule).xRateEst,
+		"recent":    (*rule).xRecent,
+	}
 }
 
-// xMatch reads one match of iptables, legacy or by way of nftables.
-func (r *rule) xMatch(name string, revision int, info []byte) {
-	r.ipset = r.ipset || name == "set"
-	switch name {
-	case "comment":
-		r.where += fmt.Sprintf(" %q", unix.ByteSliceToString(info))
-		return
-	case "conntrack":
-		r.xConntrack(revision, info)
-		return
-	case "state":
-		if n, ok := number(info[:min(4, len(info))]); ok {
-			r.xState(n, 1<<6, false)
-			return
-		}
-	case "tcp":
-		r.xTCP(info)
-		return
-	case "udp":
-		r.xPorts(info, 8)
-		return
-	case "pkttype": // struct xt_pkttype_info: pkttype, invert
-		if kind, ok := number(info[:min(4, len(info))]); ok && len(info) > 4 && (kind == 0) != (info[4] == 0) {
-			r.never = true
-		}
-	case "tos": // struct xt_tos_match_info: mask, value, invert
-		if len(info) > 0 && info[0]&ecn != 0 {
-			r.vary("ECN")
-		}
+// xMatch reads one match of iptables, legacy or by way of nftables, and reports whether the
+// rule's match says the whole of it.
+func (r *rule) xMatch(name string, revision int, info []byte) (exact bool) {
+	if read := xReads[name]; read != nil {
+		return read(r, revision, info)
 	}
-	r.exact = false
-	why, known := xMatches[name]
+	why, varies := xVary[name]
+	_, stable := xStable[name]
 	switch {
-	case !known:
-		r.vary(fmt.Sprintf("match %q, which is not known", name))
-	case why != "":
+	case varies:
 		r.vary(why)
+	case !stable:
+		r.vary(fmt.Sprintf("match %q, which is not known", name))
+	}
+	return false
+}
+
+// unread is a match whose arguments are not understood.
+func (r *rule) unread(name string) bool {
+	r.vary(fmt.Sprintf("match %q in a form that is not known", name))
+	return false
+}
+
+// drains is a match with state of its own, which each packet uses up.
+func drains(why string) xRead {
+	return func(r *rule, _ int, _ []byte) bool {
+		r.drain(why, r.match)
+		return false
 	}
 }
 
-// xConntrack reads struct xt_conntrack_mtinfo1 to 3.
-func (r *rule) xConntrack(revision int, info []byte) {
+// named is drains for state with a name, of the network namespace.
+func named(kind string, name func([]byte) string) xRead {
+	return func(r *rule, _ int, info []byte) bool {
+		r.drain(kind, r.match)
+		r.feed(kind+" "+name(info), r.match)
+		r.ask(kind + " " + name(info))
+		return false
+	}
+}
+
+func nameAt(offset int) func([]byte) string {
+	return func(info []byte) string { return unix.ByteSliceToString(info[min(offset, len(info)):]) }
+}
+
+// xRateEst is xt_rateest_mt(): it compares two rates that RATEEST targets estimate.
+// struct xt_rateest_match_info: name1, name2.
+func (r *rule) xRateEst(_ int, info []byte) bool {
+	const nameLen = 16 // IFNAMSIZ
+	r.vary("rateest")
+	for _, at := range []int{0, nameLen} {
+		if len(info) >= at+nameLen {
+			r.ask("rateest " + unix.ByteSliceToString(info[at:at+nameLen]))
+		}
+	}
+	return false
+}
+
+// xRecent is recent_mt(). struct xt_recent_mtinfo: seconds, hit_count, check_set, invert, name.
+// --set notes the address and always fits; --rcheck asks the list; the others do both.
+func (r *rule) xRecent(_ int, info []byte) bool {
+	const flags, name, check, set = 8, 10, 1, 2 // XT_RECENT_*
+	if len(info) < name {
+		return r.unread("recent")
+	}
+	list := "recent " + unix.ByteSliceToString(info[name:])
+	if info[flags]&check == 0 {
+		r.feed(list, r.match)
+	}
+	if info[flags] != set {
+		r.drain("recent", r.match)
+		r.ask(list)
+	}
+	return false
+}
+
+// xConnbytes is connbytes_mt(), whose counters only grow (see machine.counter). struct
+// xt_connbytes_info: from, to, what, direction. Where from is over to, it is inverted; either may
+// be missing, as 0 or the highest number. Without counters it never fits.
+func (r *rule) xConnbytes(_ int, info []byte) bool {
+	const what, direction, average = 16, 17, 2 // XT_CONNBYTES_AVGPKT
+	if len(info) <= direction || info[what] >= average || info[direction] > uint8(Both) {
+		r.vary("connbytes")
+		return false
+	}
+	u := Until{Counter: Packets + Counter(info[what]), Direction: Direction(info[direction])}
+	for _, at := range []int{0, 8} {
+		if n := binary.NativeEndian.Uint64(info[at:]); n != ^uint64(0) {
+			u.At = max(u.At, n)
+		}
+	}
+	r.spend(u, "connbytes")
+	return false
+}
+
+// xSet is set_match_v0() to set_match_v4(): an ipset, by fields of the packet that are those of the
+// flow. From revision 3 on it may compare the counters of the element it found, which each
+// packet moves that finds it; struct xt_set_info_match_v3 and _v4 differ in the order of operator
+// and number.
+func (r *rule) xSet(revision int, info []byte) bool {
+	const counters, size, last = 8, 16, 4 // two of struct ip_set_counter_match
+	r.ipset = true
+	r.ask("ipset")
+	r.feed("counters of an ipset", r.match)
+	if revision > last || revision > 2 && len(info) < counters+2*size {
+		return r.unread("set")
+	}
+	if revision < 3 {
+		return false
+	}
+	for _, at := range []int{counters, counters + size} {
+		operator := at
+		if revision > 3 {
+			operator = at + 8
+		}
+		if info[operator] != 0 { // IPSET_COUNTER_NONE
+			r.drain("counters of an ipset", r.match)
+			r.ask("counters of an ipset")
+		}
+	}
+	return false
+}
+
+// xPacketType is pkttype_mt(): what is repeated is PACKET_HOST, 0. struct xt_pkttype_info:
+// pkttype, invert.
+func (r *rule) xPacketType(_ int, info []byte) bool {
+	if len(info) < 8 {
+		return r.unread("pkttype")
+	}
+	kind, invert := binary.NativeEndian.Uint32(info), binary.NativeEndian.Uint32(info[4:]) != 0
+	if (kind == 0) == invert {
+		r.never = true
+	}
+	return true
+}
+
+// xTOS is tos_mt(). struct xt_tos_match_info: mask, value, invert.
+func (r *rule) xTOS(revision int, info []byte) bool {
+	if revision != 1 || len(info) == 0 {
+		return r.unread("tos")
+	}
+	if info[0]&ecn != 0 {
+		r.vary("ECN")
+	}
+	return false
+}
+
+// xConntrack is conntrack_mt(). struct xt_conntrack_mtinfo1 to 3.
+func (r *rule) xConntrack(revision int, info []byte) bool {
 	const (
 		flags, states      = 146, 150 // match_flags and invert_flags; state_mask
 		byState, byExpires = 1 << 0, 1 << 7
-		alias              = 1 << 13 // the match "state" is this one
+		alias, all         = 1 << 13, 1<<14 - 1 // the match "state" is this one
 	)
-	if revision < 1 || len(info) < states+2 {
-		r.vary("conntrack, of a revision that is not known")
-		return
+	if revision < 1 || revision > 3 || len(info) < states+2 {
+		return r.unread("conntrack")
 	}
 	match, invert := binary.NativeEndian.Uint16(info[flags:]), binary.NativeEndian.Uint16(info[flags+2:])
+	if match&^all != 0 {
+		return r.unread("conntrack")
+	}
 	if match&byExpires != 0 {
 		r.vary("ct expiration")
 	}
-	if match&^(byState|alias) != 0 {
-		r.exact = false
-	}
 	if match&byState == 0 {
-		return
+		return match == 0
 	}
 	mask := uint32(info[states])
 	if revision > 1 {
 		mask = uint32(binary.NativeEndian.Uint16(info[states:]))
 	}
-	r.xState(mask, 1<<8, invert&byState != 0)
+	return r.xState(mask, 1<<8, invert&byState != 0) && match&^(byState|alias) == 0
+}
+
+// xStateMatch is state_mt().
+func (r *rule) xStateMatch(_ int, info []byte) bool {
+	n, ok := number(info[:min(4, len(info))])
+	if !ok {
+		return r.unread("state")
+	}
+	return r.xState(n, 1<<6, false)
 }
 
 // xState narrows the rule to states; beside NF_CT_STATE_BIT's, the mask has a bit for
 // untracked packets, and others for NAT, of which the state says nothing.
-func (r *rule) xState(mask, untracked uint32, not bool) {
+func (r *rule) xState(mask, untracked uint32, not bool) (exact bool) {
 	const first, related = 1, 4 // INVALID, RELATED
 	r.stateful = true
 	if mask&^(first|stateBits[Established]|related|stateBits[New]|untracked) != 0 {
-		r.exact = false
-		return
+		return false
 	}
 	var some States
 	for s, bits := range stateBits {
@@ -151,71 +325,60 @@ func (r *rule) xState(mask, untracked uint32, not bool) {
 		}
 	}
 	r.match.States &= some
+	return true
 }
 
-// xPorts reads the ports that struct xt_tcp and xt_udp begin with, and their inversions at
-// an offset: source 1, destination 2.
-func (r *rule) xPorts(info []byte, inversions int) {
+// xPorts is udp_mt() and the like. It reads the ports that struct xt_tcp and xt_udp begin with,
+// and their inversions at an offset: source 1, destination 2.
+func (r *rule) xPorts(info []byte, inversions int) (exact bool) {
 	if len(info) <= inversions {
-		r.vary("ports that cannot be read")
-		return
+		return r.unread("ports")
 	}
-	source := [2]uint16{binary.NativeEndian.Uint16(info), binary.NativeEndian.Uint16(info[2:])}
-	dest := [2]uint16{binary.NativeEndian.Uint16(info[4:]), binary.NativeEndian.Uint16(info[6:])}
-	any := [2]uint16{0, 0xffff}
-	invert := info[inversions]
-	if source != any {
-		r.exact = false
-		if invert&1 == 0 && source[1] != 0 {
-			r.only(Match{SourcePorts: source})
+	ports := func(at int, inverted bool) (p [2]uint16) {
+		p = [2]uint16{binary.NativeEndian.Uint16(info[at:]), binary.NativeEndian.Uint16(info[at+2:])}
+		any := p == [2]uint16{0, 0xffff}
+		exact = exact && any && !inverted
+		if any || inverted || p[1] == 0 {
+			return [2]uint16{}
 		}
+		return p
 	}
-	if dest != any {
-		r.exact = false
-		if invert&2 == 0 && dest[1] != 0 {
-			r.only(Match{DestinationPorts: dest})
-		}
-	}
+	exact = true
+	r.only(Match{SourcePorts: ports(0, info[inversions]&1 != 0), DestinationPorts: ports(4, info[inversions]&2 != 0)})
+	return exact
 }
 
-// xTCP reads struct xt_tcp: ports, an option, flags.
-func (r *rule) xTCP(info []byte) {
+// xTCP is tcp_mt(). struct xt_tcp: ports, an option, flags, inversions.
+func (r *rule) xTCP(_ int, info []byte) bool {
 	const option, mask, want, inversions = 8, 9, 10, 11
-	r.xPorts(info, inversions)
+	exact := r.xPorts(info, inversions)
 	if len(info) <= inversions {
-		return
+		return false
 	}
 	if info[option] != 0 {
 		r.vary("TCP option")
+		exact = false
 	}
 	if info[mask] != 0 {
-		r.exact = false
-		r.flags(info[mask], info[want], info[inversions]&4 != 0)
+		exact = r.flags(info[mask], info[want], info[inversions]&4 != 0) && exact
 	}
+	return exact
 }
 
-// Targets by what they do.
-var (
-	xCounts   = map[string]bool{"AUDIT": true, "IDLETIMER": true, "LED": true, "LOG": true, "NFLOG": true, "RATEEST": true, "SET": true, "TEE": true, "TRACE": true, "ULOG": true}
-	xTerminal = map[string]bool{"REJECT": true, "TPROXY": true, "SYNPROXY": true, "DNAT": true, "SNAT": true, "MASQUERADE": true, "REDIRECT": true, "NETMAP": true}
-	xActs     = map[string]bool{"CHECKSUM": true, "CLASSIFY": true, "CONNMARK": true, "CONNSECMARK": true, "CT": true, "DNPT": true, "DSCP": true,
-		"ECN": true, "HL": true, "HMARK": true, "MARK": true, "NOTRACK": true, "SECMARK": true, "SNPT": true, "TCPMSS": true, "TOS": true, "TTL": true}
-)
+// xSCTP is sctp_mt(). struct xt_sctp_info: two ranges of ports, 256 bytes of chunks, how they are
+// matched, four flags of chunks with a count, flags, inversions.
+func (r *rule) xSCTP(_ int, info []byte) bool {
+	const flags, chunks = 284, 4
+	return r.xChunks(info, flags, chunks, "SCTP chunks")
+}
 
-// xTarget reads a target of iptables, legacy or by way of nftables.
-func (r *rule) xTarget(name string) {
-	switch {
-	case name == "":
-	case xCounts[name]:
-		r.counts = name
-	case name == "NFQUEUE":
-		r.queue()
-	case xTerminal[name]:
-		r.send(terminal, "")
-	case xActs[name]:
-		r.acts = true
-	default:
-		r.acts = true
-		r.vary(fmt.Sprintf("target %q, which is not known", name))
+// xChunks reads whether a match looks at more than the ports.
+func (r *rule) xChunks(info []byte, flags, parts int, what string) bool {
+	if len(info) < flags+4 {
+		return r.unread(what)
 	}
+	if int(binary.NativeEndian.Uint16(info[flags:]))&parts != 0 {
+		r.vary(what)
+	}
+	return false
 }
