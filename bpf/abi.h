@@ -17,7 +17,7 @@
 #include <linux/types.h>
 
 enum abi {
-	ABI_VERSION = 7,
+	ABI_VERSION = 8,
 	WAYS = 2,		/* slots in a bucket */
 	MAX_PORTS = 256,	/* attached interfaces, and rows of counters per stage */
 	SIGHTINGS = 32,		/* sighted packets under way per CPU */
@@ -462,7 +462,8 @@ struct policy_bank {
 
 struct policies {
 	__u32 bank;			/* which of the two counts, 0 or 1 */
-	__u32 zero[3];
+	__u32 unread;			/* the ruleset changed, and nobody knows what is in it: nothing is learned */
+	__u32 zero[2];
 	struct policy_bank banks[2];
 };
 

@@ -92,6 +92,8 @@ static __always_inline enum reason policy_judge(struct sk_buff *k, const struct 
 
 	if (b->marked && (!ct || !bpf_core_field_exists(ct->mark) || (BPF_CORE_READ(ct, mark) & b->mask) != b->value))
 		return REASON_NOT_MARKED;
+	if (OUR(policy.unread))
+		return REASON_PER_PACKET_RULE;
 	if (!b->rules)
 		return REASON_LEARNED;
 	in = bpf_map_lookup_elem(&members, &iif);

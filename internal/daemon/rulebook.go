@@ -23,10 +23,11 @@ import (
 // alone after it was read, as a multiple of what that took.
 const (
 	legacyEvery  = 5 * time.Second
-	readRest     = 9           // a large ruleset that changes all the time costs a tenth of a core
+	readRest     = 1           // a large ruleset that changes all the time costs half a core
 	firstRead    = time.Second // the start waits so long for it; meanwhile and then nothing is learned
 	mostNamed    = 10          // rules in the log at once
 	unreadRule   = "the ruleset cannot be read"
+	changedRule  = "the ruleset changed and is being read"
 	refusedWords = "a rule looks at each packet: what it could touch stays with the kernel"
 )
 
@@ -42,6 +43,10 @@ type rulebook struct {
 	stale chan struct{} // the ruleset changed
 	first chan struct{} // closed once it was read, or could not be
 	rules ruleset.Reader
+
+	gate  sync.Mutex // held for moments only
+	heard uint64     // changes that were announced
+	done  uint64     // of which so many were read
 
 	mu     sync.Mutex
 	links  []kernel.Link
@@ -65,16 +70,45 @@ func (b *rulebook) unread(why string) {
 	b.report = ruleset.Report{Enforcing: []ruleset.Finding{{Rule: unreadRule, Why: why, Touches: []ruleset.Match{{States: ruleset.AnyState}}}}}
 }
 
-// hear takes note of an announced change, and waits for nobody. Elements of sets are not
-// read, so what changed nothing else is no news.
+// hear takes note of an announced change, and waits for nobody. Until it was read, nothing is
+// learned: a rule that looks at each packet may be in it. Elements of sets that have an address are
+// not read, so what changed nothing else is no news.
 func (b *rulebook) hear(e kernel.Event) {
 	if e.Kind != kernel.EventResync && (e.Kind != kernel.EventNftables || e.Elements != nil) {
 		return
 	}
+	b.gate.Lock()
+	b.heard++
+	b.setUnread(b.cfg.Policy != config.PolicyMark)
+	b.gate.Unlock()
 	select {
 	case b.stale <- struct{}{}:
 	default: // it will be read anyway
 	}
+}
+
+// learned notes that the ruleset was read as it was after so many changes. The caller does not
+// hold gate.
+func (b *rulebook) learned(changes uint64) {
+	b.gate.Lock()
+	defer b.gate.Unlock()
+	if b.done = changes; b.done == b.heard {
+		b.setUnread(false)
+	}
+}
+
+// setUnread says it to the data path. The caller holds gate.
+func (b *rulebook) setUnread(unread bool) {
+	if err := b.plane.SetUnread(unread); err != nil {
+		b.log.Error("the data path could not be told that the ruleset changed", "err", err)
+	}
+}
+
+// changes is how many were announced, and whether all of them were read.
+func (b *rulebook) changes() (heard uint64, read bool) {
+	b.gate.Lock()
+	defer b.gate.Unlock()
+	return b.heard, b.heard == b.done
 }
 
 // begin starts run and waits for its first reading, but not long. The returned function
@@ -138,6 +172,7 @@ func (b *rulebook) lacking() bool {
 // to be left alone then. While it cannot be read, nobody knows what is in it.
 func (b *rulebook) read() (rest time.Duration) {
 	begin := time.Now()
+	heard, _ := b.changes()
 	report, err := b.rules.Read()
 	rest = readRest * time.Since(begin)
 	b.mu.Lock()
@@ -151,7 +186,9 @@ func (b *rulebook) read() (rest time.Duration) {
 		b.tell(b.report.Enforcing, report.Enforcing)
 		b.report, b.failed = report, ""
 	}
-	b.enforce()
+	if b.enforce() == nil && err == nil {
+		b.learned(heard)
+	}
 	return rest
 }
 
@@ -224,6 +261,9 @@ func (b *rulebook) because(f dataplane.Flow, reason string) string {
 	defer b.mu.Unlock()
 	switch reason {
 	case "excluded", "per_packet_rule":
+		if _, read := b.changes(); !read && reason == "per_packet_rule" {
+			return changedRule
+		}
 		return b.now.because(f, reason)
 	case "not_marked":
 		return fmt.Sprintf("connmark & %#x is not %#x", b.cfg.Mark.Mask, b.cfg.Mark.Value)

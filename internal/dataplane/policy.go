@@ -93,6 +93,23 @@ func (p *Plane) SetPolicy(policy Policy) error {
 	return nil
 }
 
+// SetUnread says that nobody knows what is in the ruleset, or again that the policy in force
+// knows. Until then nothing is learned; what was learned before stays.
+func (p *Plane) SetUnread(unread bool) error {
+	memory, err := p.maps[policyMap].Memory()
+	if err != nil {
+		return fmt.Errorf("policy: %w", err)
+	}
+	var n uint32
+	if unread {
+		n = 1
+	}
+	if _, err := memory.WriteAt(binary.NativeEndian.AppendUint32(nil, n), int64(unsafe.Offsetof(tcPolicies{}.Unread))); err != nil {
+		return fmt.Errorf("policy: %w", err)
+	}
+	return nil
+}
+
 const policyMap = ".data.policy"
 
 // members are the ports that are known or wanted, as the map has them, without those that

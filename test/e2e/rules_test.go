@@ -3,7 +3,10 @@
 package e2e
 
 import (
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"shunt/internal/lab"
 )
@@ -39,5 +42,39 @@ func TestRulesReadWhole(t *testing.T) {
 		r.slow(c.slow, "per_packet_rule", c.detail)
 		table(c.fast)
 		r.becomesFast(c.fast)
+	}
+}
+
+// TestUnreadRuleset: from a change of the ruleset until it was read nothing is learned, however long
+// the reading takes, and another change in the middle of it begins that anew.
+func TestUnreadRuleset(t *testing.T) {
+	r := newRig(t, lab.FirewallOptions{})
+	var big strings.Builder
+	for i := range 30_000 {
+		fmt.Fprintf(&big, "ip saddr 10.%d.%d.%d tcp dport %d counter\n", i>>16, i>>8&255, i&255, 1+i%60000)
+	}
+	r.nft("table inet guard { chain big {\n" + big.String() + "}\nchain f { type filter hook forward priority 10; ip saddr 10.0.0.0/8 jump big; }; }")
+	r.start(program, with("--xdp", "on")...)
+	r.eventually("fast, once all rules were read", time.Minute, func() bool {
+		g := r.generator(1, 5000)
+		defer g.Close()
+		r.send(g, 20)
+		return r.why().Fast
+	})
+	r.nft("add rule inet guard f counter")
+	time.Sleep(50 * time.Millisecond)
+	r.nft("insert rule inet guard f udp dport 9 limit rate over 10/second burst 5 packets drop")
+	time.Sleep(30 * time.Millisecond)
+	sink := r.sink(r.Server, 1)
+	defer sink.Close()
+	g := r.generator(1, 500)
+	defer g.Close()
+	before, begin := r.status().Hits, time.Now()
+	r.send(g, 2000)
+	got, err := sink.Wait(2000, 100*time.Millisecond)
+	r.must(err)
+	allowed := 6 + uint64(10*time.Since(begin).Seconds())
+	if hits := r.status().Hits - before; hits > 0 || got.Frames > allowed {
+		t.Errorf("%d hits, %d frames arrived; the rule allows %d", hits, got.Frames, allowed)
 	}
 }
