@@ -242,7 +242,7 @@ struct slot {
 	__u32 tcp_seq, tcp_ack;		/* end of the last segment seen, and what it acknowledged */
 	__u32 mark;			/* of the skb, for TC */
 	__u16 tcp_wnd;			/* window field last seen */
-	__u16 zero;
+	__u16 spent;			/* jiffies when a bound of policy was found to be passed; 0: it was not */
 	/* line 2: IPv6 words, and what only the slow path reads */
 	struct flow_words in6, out6;
 	__u32 priority;			/* of the skb, for TC */
@@ -439,6 +439,13 @@ enum policy_state {
 	POLICY_UNTRACKED = 4,		/* no conntrack, or by a notrack rule */
 };
 
+/* What nf_conntrack_acct counts, for policy_rule.counter. */
+enum policy_counter {
+	POLICY_ALWAYS = 0,		/* no counter */
+	POLICY_PACKETS = 1,
+	POLICY_BYTES = 2,
+};
+
 /* A rule about flows that may not be learned, or may (policy.h): all of it must fit. Each
  * address and port is tried as it came in and as it goes out. */
 struct policy_rule {
@@ -449,7 +456,9 @@ struct policy_rule {
 	__u16 kind, kind_mask;		/* family and protocol, as in flow_key.kind */
 	__u8 states;			/* enum policy_state, any of them */
 	__u8 reason;			/* HIT: it may be learned, whatever the rules behind say */
-	__u16 zero;
+	__u8 counter;			/* enum policy_counter: it fits while that is at most until */
+	__u8 direction;			/* of the counter: 0 original, 1 reply, 2 the sum */
+	__u64 until;
 };
 
 /* Written while the other one is in use. */

@@ -181,6 +181,7 @@ static __always_inline void slot_init(struct slot *s, const struct flow_key *k,
 	if (family_of(k) == 6)
 		s->in6 = *w;
 	s->tcp_wnd = 0;
+	s->spent = 0;
 	s->tcp_scale = 0;
 	s->count = 0;
 	s->seen = now;

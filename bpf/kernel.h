@@ -105,7 +105,7 @@ struct nf_conn {
 	struct nf_ct_ext *ext;
 	union nf_conntrack_proto proto;
 } CORE;
-enum nf_ct_ext_id { NF_CT_EXT_HELPER = 0 };
+enum nf_ct_ext_id { NF_CT_EXT_HELPER = 0, NF_CT_EXT_ACCT = 3 };
 enum { IP_CT_DIR_ORIGINAL = 0 };
 enum { NFCT_INFOMASK = 7, NFCT_PTRMASK = ~7ul };
 enum ip_conntrack_info {

@@ -447,7 +447,7 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 	if (reason == REASON_LEARNED)
 		reason = other_forwarder(k);
 	if (reason == REASON_LEARNED)	/* before conntrack: be-liberal is not for what stays slow */
-		reason = policy_judge(k, g, oif);
+		reason = policy_judge(k, g, s, oif);
 	if (reason != REASON_LEARNED)
 		return reason;
 	l.lease = lease_length(g->bucket);

@@ -17,6 +17,8 @@
 /* The daemon writes the bank that is not in use, then switches; TC egress reads. */
 struct policies policy SEC(".data.policy");
 
+enum { POLICY_SPENT = 0x100 };
+
 /* By ifindex. The daemon writes, before it attaches to a port; TC egress reads. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -54,13 +56,43 @@ static __always_inline int rule_fits(const struct policy_rule *r, const struct s
 	       (port_fits(r->dport, g->key.dport) || port_fits(r->dport, g->out.dport));
 }
 
-/* The first rule that fits; LEARNED if none says no. Not static: the verifier looks at it
+/* A counter of nf_conntrack_acct (struct nf_conn_acct: packets and bytes of either direction), 0
+ * where the connection has none, as nft_ct_get_eval() has it. Not static: see policy_search(). */
+__noinline __u64 policy_count(__u64 connection, enum policy_counter counter, __u32 direction)
+{
+	struct nf_conn *ct = (void *)connection;
+	__u64 n, sum = 0;
+	struct nf_ct_ext *ext;
+	__u8 at = 0;
+
+	if (!connection || !bpf_core_type_exists(struct nf_conn) ||
+	    !bpf_core_enum_value_exists(enum nf_ct_ext_id, NF_CT_EXT_ACCT))
+		return 0;
+	ext = BPF_CORE_READ(ct, ext);
+	if (!ext)
+		return 0;
+	bpf_probe_read_kernel(&at, sizeof(at), (void *)ext + bpf_core_field_offset(struct nf_ct_ext, offset) +
+			      bpf_core_enum_value(enum nf_ct_ext_id, NF_CT_EXT_ACCT));
+	if (!at)
+		return 0;
+	for (__u32 d = 0; d < 2; d++) {
+		if (direction != 2 && direction != d)
+			continue;
+		n = 0;
+		bpf_probe_read_kernel(&n, sizeof(n), (void *)ext + at + d * 16 + (counter == POLICY_BYTES ? 8 : 0));
+		sum += n;
+	}
+	return sum;
+}
+
+/* The first rule that fits; LEARNED if none says no. With POLICY_SPENT, one would have fitted that
+ * has a bound, which the connection has passed: conntrack's counters only grow. Not static: the verifier looks at it
  * once, and not again for each way that leads here. A bank that is switched meanwhile is
  * followed by a new generation, before which nothing that was sighted is learned. */
-__noinline enum reason policy_search(const struct sighting *g, __u32 groups_in, __u32 groups_out, __u32 state)
+__noinline __u32 policy_search(const struct sighting *g, __u32 groups_in, __u32 groups_out, __u32 state, __u64 ct)
 {
 	const struct policy_bank *b = &policy.banks[OUR(policy.bank) & 1];
-	enum reason reason = REASON_LEARNED;
+	__u32 reason = REASON_LEARNED, spent = 0;
 	struct counting it;
 	int *n;
 
@@ -73,16 +105,39 @@ __noinline enum reason policy_search(const struct sighting *g, __u32 groups_in, 
 		forget(g);	/* what was read of it: the stack has no room to keep it */
 		if ((!r->in || r->in & groups_in) && (!r->out || r->out & groups_out) &&
 		    r->states & state && rule_fits(r, g)) {
+			if (r->counter && policy_count(ct, r->counter, r->direction) > r->until) {
+				spent = POLICY_SPENT;
+				continue;
+			}
 			if (r->reason != REASON_HIT)
 				reason = r->reason;
 			break;
 		}
 	}
 	bpf_iter_num_destroy(&it);
-	return reason;
+	return reason | spent;
 }
 
-static __always_inline enum reason policy_judge(struct sk_buff *k, const struct sighting *g, __u32 oif)
+/* The bound may have been passed by a packet on another CPU, behind the rule's back: the packet at hand
+ * is believed if one that was judged before it was sighted had passed it, too. A sighting is
+ * younger than two jiffies (SIGHTING_AGE). */
+static __always_inline enum reason policy_settle(struct slot *s, __u32 found)
+{
+	__u16 now = now_jiffies() | 1;
+	enum reason reason = found & ~POLICY_SPENT;
+
+	if (reason != REASON_LEARNED) {
+		s->spent = 0;
+		return reason;
+	}
+	if (!(found & POLICY_SPENT))
+		return reason;
+	if (!s->spent)
+		s->spent = now;
+	return (__u16)(now - s->spent) > 2 ? REASON_LEARNED : REASON_PER_PACKET_RULE;
+}
+
+static __always_inline enum reason policy_judge(struct sk_buff *k, const struct sighting *g, struct slot *s, __u32 oif)
 {
 	__u32 bank = OUR(policy.bank) & 1, iif = port_of(&g->key);
 	__u32 info = k->_nfct & NFCT_INFOMASK, state = POLICY_UNTRACKED;
@@ -102,7 +157,7 @@ static __always_inline enum reason policy_judge(struct sk_buff *k, const struct 
 		return REASON_PORT_UNKNOWN;
 	if (ct)
 		state = info == IP_CT_ESTABLISHED || info == IP_CT_IS_REPLY ? POLICY_ESTABLISHED : POLICY_NEW;
-	return policy_search(g, in->groups[bank], out->groups[bank], state);
+	return policy_settle(s, policy_search(g, in->groups[bank], out->groups[bank], state, (__u64)ct));
 }
 
 static __always_inline int policy_refuses(enum reason reason)

@@ -110,6 +110,7 @@ func (c *compiled) addFindings(enforcing []ruleset.Finding, room int) {
 				Source: m.Source, Destination: m.Destination,
 				SourcePorts: m.SourcePorts, DestinationPorts: m.DestinationPorts,
 				In: in, Out: out, States: stateBits(m.States), Reason: "per_packet_rule",
+				Counter: uint8(m.Until.Counter), Direction: uint8(m.Until.Direction), Until: m.Until.At,
 			}, f.String())
 		}
 	}

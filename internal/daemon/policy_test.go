@@ -113,17 +113,19 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// TestExcludedInterfaces: what a rule of the ruleset excludes is a group of all others.
+// TestExcludedInterfaces: what a rule of the ruleset excludes is a group of all others, and a bound
+// goes on to the data path.
 func TestExcludedInterfaces(t *testing.T) {
+	until := ruleset.Until{Counter: ruleset.Bytes, Direction: ruleset.Reply, At: 7}
 	c := compile(config.Default(), []ruleset.Finding{finding("a",
 		ruleset.Match{NotIn: ruleset.Named([]string{"lan"}), States: ruleset.AnyState},
-		ruleset.Match{In: ruleset.Named([]string{"w*"}), NotIn: ruleset.Named([]string{"wan"}), States: ruleset.AnyState})})
+		ruleset.Match{In: ruleset.Named([]string{"w*"}), NotIn: ruleset.Named([]string{"wan"}), States: ruleset.AnyState, Until: until})})
 	c.place([]kernel.Link{{Index: 1, Name: "lan"}, {Index: 2, Name: "wan"}, {Index: 3, Name: "wifi"}}, []int{1, 2, 3})
 	if diff := cmp.Diff(map[int]uint32{1: 0, 2: 0b01, 3: 0b11}, c.Groups); diff != "" {
 		t.Errorf("groups (-want +got):\n%s", diff)
 	}
-	if in := c.Rules[1].In; in != 0b10 {
-		t.Errorf("the second rule is about group %b", in)
+	if r := c.Rules[1]; r.In != 0b10 || r.Counter != dataplane.CountBytes || r.Direction != dataplane.DirectionReply || r.Until != 7 {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -28,6 +28,14 @@ const (
 	StateAny         = StateEstablished | StateNew | StateUntracked
 )
 
+// Counters of a connection, in PolicyRule.Counter; directions of one, in PolicyRule.Direction.
+const (
+	CountPackets = uint8(tcPolicyCounterPOLICY_PACKETS)
+	CountBytes   = uint8(tcPolicyCounterPOLICY_BYTES)
+
+	DirectionOriginal, DirectionReply, DirectionBoth = uint8(0), uint8(1), uint8(2)
+)
+
 // PortRange is from, to. The zero value is any port.
 type PortRange [2]uint16
 
@@ -42,6 +50,8 @@ type PolicyRule struct {
 	In, Out             uint32 // one bit: a group of ports (Policy.Groups)
 	States              uint8  // State*
 	Reason              string // "hit": it may, whatever the rules behind say
+	Counter, Direction  uint8  // Count*: it fits while this counter of the connection is at most Until
+	Until               uint64
 }
 
 // Policy says which flows may be learned: of its rules the first that fits counts.
@@ -163,7 +173,7 @@ func (policy Policy) bank() (*tcPolicyBank, error) {
 }
 
 func (r PolicyRule) encode(reason uint8) tcPolicyRule {
-	e := tcPolicyRule{In: r.In, Out: r.Out, States: r.States, Reason: reason}
+	e := tcPolicyRule{In: r.In, Out: r.Out, States: r.States, Reason: reason, Counter: r.Counter, Direction: r.Direction, Until: r.Until}
 	e.Saddr, e.Smask = encodePrefix(r.Source)
 	e.Daddr, e.Dmask = encodePrefix(r.Destination)
 	e.Sport, e.Dport = r.SourcePorts.encode(), r.DestinationPorts.encode()

@@ -43,7 +43,7 @@ func (r PolicyRule) Fits(f Flow, groups map[int]uint32) Fit {
 			return FitsMaybe
 		}
 	}
-	if r.Out != 0 && !learned || r.States != StateAny {
+	if r.Out != 0 && !learned || r.States != StateAny || r.Counter != 0 {
 		return FitsMaybe
 	}
 	return FitsSurely

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -27,6 +28,7 @@ func TestRulesReadWhole(t *testing.T) {
 			`update @ban { ip saddr limit rate over 1000000/second }; ip saddr @ban counter`},
 		{`limit rate over 1000000/second ct state established drop`, "(limit)", `ct state established limit rate over 1000000/second drop`},
 		{`ct state vmap @states; ct state untracked accept` + limit, "(limit)", `ct state vmap @states2` + limit},
+		{`ct original packets > 1000000 drop`, "(ct packets)", `ct original packets < 30 meta mark set 7`},
 		{`meta l4proto { udp, icmp } th dport 7 drop`, "(ICMP header)", `meta l4proto { udp, tcp } th dport 7 drop`},
 	} {
 		table := func(rules string) {
@@ -39,9 +41,60 @@ func TestRulesReadWhole(t *testing.T) {
 				chain f { type filter hook forward priority 10; ` + rules + `; }; }`)
 		}
 		table(c.slow)
+		_, err := r.LAN.NS.Run("conntrack", "-F") // a connection counts only if it began while that was on
+		r.must(err)
 		r.slow(c.slow, "per_packet_rule", c.detail)
 		table(c.fast)
 		r.becomesFast(c.fast)
+	}
+}
+
+// TestInspectThenFast: a condition on a connection's counters holds for as many packets as with the
+// kernel alone. Once it is spent the flow is fast.
+func TestInspectThenFast(t *testing.T) {
+	for _, c := range []struct {
+		rule string
+		fast bool
+	}{
+		{"ct original packets > 300 drop", false},
+		{"ct bytes > 15000 drop", false},
+		{"ct packets { 7, 9 } drop", false},
+		{"ct reply packets < 1 accept", false},
+		{"ct original packets 100-199 drop", true},
+		{"ct original packets < 101 meta mark set 7", true},
+		{"ct bytes 5000-9999 drop", true},
+		{"iifname lan ct packets != 50 accept", true},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			r := newRig(t, lab.FirewallOptions{})
+			r.nft("table inet guard { chain f { type filter hook forward priority 10; " + c.rule + "; }; }")
+			r.start(program, with("--xdp", "on")...)
+			r.ping()
+			sink := r.sink(r.Server, 1)
+			defer sink.Close()
+			g := r.generator(1, 4000)
+			defer g.Close()
+			arrives := func() uint64 {
+				r.must(sink.Reset())
+				_, err := r.LAN.NS.Run("conntrack", "-F")
+				r.must(err)
+				r.send(g, 2000)
+				got, err := sink.Wait(2001, 200*time.Millisecond)
+				r.must(err)
+				return got.Frames
+			}
+			r.must(r.api.Pause(context.Background()))
+			want := arrives()
+			r.must(r.api.Resume(context.Background()))
+			before := r.status().Hits
+			const inParallel = 12 // packets that two CPUs count before either judges its own
+			if got := arrives(); got > want+inParallel || got+inParallel < want {
+				t.Errorf("%d frames arrived of 2000, with the kernel alone %d", got, want)
+			}
+			if hits := r.status().Hits - before; (hits > 1000) != c.fast || !c.fast && hits > 0 {
+				t.Errorf("%d hits", hits)
+			}
+		})
 	}
 }
 

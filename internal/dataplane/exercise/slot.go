@@ -62,7 +62,7 @@ type Slot struct {
 	Packets, Bytes   uint64
 	TcpSeq, TcpAck   uint32
 	Mark             uint32
-	TcpWnd, Zero     uint16
+	TcpWnd, Spent    uint16
 	In6, Out6        Words
 	Priority, Born   uint32
 	Asked            uint16
