@@ -222,6 +222,15 @@ __noinline enum reason learn_conntrack(struct __sk_buff *skb, const struct sight
 	return proto_of(&g->key) == IPPROTO_TCP ? learn_tcp(ct, dir, s, family_of(&g->key), l) : REASON_LEARNED;
 }
 
+/* Did the kernel's decision name a device above the port (a macvlan on it)? Such a device has
+ * queues, filters and hooks of its own, which a hit would not pass. */
+static __always_inline int learn_upper(struct sk_buff *k, __u32 oif)
+{
+	struct dst_entry *dst = (void *)(k->_skb_refdst & SKB_DST_PTRMASK);
+
+	return dst && (__u32)BPF_CORE_READ(dst, dev, ifindex) != oif;
+}
+
 /* The smallest of device, route and path MTU; a longer packet is the kernel's. */
 static __always_inline __u16 learn_mtu(struct sk_buff *k, __u8 family)
 {
@@ -435,7 +444,7 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 	/* in this order: a pause is set before the generation is raised */
 	if (g->gen != ctl.gen || g->clock != ctl.clock || ctl.paused)
 		return REASON_OLD_GENERATION;
-	if (!in || !out)
+	if (!in || !out || learn_upper(k, oif))
 		return REASON_PORT_UNKNOWN;
 	if (!lsp && queue_looks_deeper(k, out))
 		return REASON_QUEUE_LOOKS_DEEPER;

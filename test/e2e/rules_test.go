@@ -131,3 +131,16 @@ func TestUnreadRuleset(t *testing.T) {
 		t.Errorf("%d hits, %d frames arrived; the rule allows %d", hits, got.Frames, allowed)
 	}
 }
+
+// TestStackedDevice: what goes out by a device above the port passes that device's queue and filters,
+// so it stays with the kernel. Once the route names the port it is fast.
+func TestStackedDevice(t *testing.T) {
+	r := newRig(t, lab.FirewallOptions{})
+	r.ip("link add link wan name above type macvlan mode private", "address add 203.0.113.1/24 dev above", "link set above up",
+		"route add 198.19.0.2/32 dev above src 203.0.113.1")
+	r.must(r.Server.NS.IP("address add 203.0.113.2/24 dev eth0"))
+	r.start(program, with("--xdp", "off")...)
+	r.slow("by a macvlan", "port_unknown", "")
+	r.ip("route del 198.19.0.2/32 dev above")
+	r.becomesFast("by the port")
+}
