@@ -26,6 +26,7 @@ type ChangesReport struct {
 	Changes int             `json:"changes"` // of routes, per second, that were wanted
 	Seconds float64         `json:"seconds"` // of each phase
 	Modes   []ChangesResult `json:"modes"`
+	Busy    []BusyResult    `json:"busy,omitempty"` // with --busy, and then nothing of the above
 	Targets []Target        `json:"targets"`
 }
 

@@ -94,6 +94,12 @@ func pages() map[string]func(*page) {
 				{HitShare: ratio, DaemonCPU: ratio}, {Changing: true, HitShare: ratio, DaemonCPU: ratio, Made: bench.Spread{Median: 999.6}, Reordered: 12345},
 			}, Targets: benchTargets})
 		},
+		"bench-changes-busy": func(p *page) {
+			printChanges(p, &bench.ChangesReport{Head: benchHead("changes --busy"), Busy: []bench.BusyResult{
+				{Load: bench.LoadNone, P50: 0.0101, P99: 0.0123, Max: 0.0134, Hits: 0.87, Samples: make([]float64, 150)},
+				{Load: bench.LoadFlood, P50: 0.0101, P99: 0.1157, Max: 0.2, Hits: 0.5, Samples: make([]float64, 150)},
+			}, Targets: benchTargets})
+		},
 		"bench-labels": func(p *page) {
 			printLabels(p, &bench.LabelsReport{Head: benchHead("labels"), Labels: 1000000, Load: bench.Spread{Median: 12.34, Min: 9.8, Max: 101.2}, Batch: 100, Rate: 100000,
 				Replace: spread, Changes: spread, Singly: spread, MapBytes: 500e6, EmptyBytes: 30e6, OwnBytes: 1234e6,

@@ -152,8 +152,22 @@ func printConnections(p *page, r *bench.ConnectionsReport) {
 	printTargets(p, r.Targets)
 }
 
+func printBusy(p *page, r *bench.ChangesReport) {
+	t := newTable("BESIDE", ">CHANGES", ">VOID", ">P50 MS", ">P99 MS", ">MOST MS", ">HITS")
+	for _, b := range r.Busy {
+		t.add(string(b.Load), fmt.Sprint(len(b.Samples)), fmt.Sprint(b.Void), fixed(1000*b.P50, 1), fixed(1000*b.P99, 1), fixed(1000*b.Max, 1), fixed(100*b.Hits, 1)+" %")
+	}
+	p.table(t)
+	p.line("Void: the sender stood still meanwhile.")
+	printTargets(p, r.Targets)
+}
+
 func printChanges(p *page, r *bench.ChangesReport) {
 	printHead(p, r.Head)
+	if r.Busy != nil {
+		printBusy(p, r)
+		return
+	}
 	t := newTable(">CHANGES/S", ">HITS", ">LEAST", ">MOST", ">DAEMON", ">LEAST", ">MOST", ">LATE")
 	for _, m := range r.Modes {
 		percent := func(x float64) string { return fixed(100*x, 2) + " %" }

@@ -155,6 +155,7 @@ func (d *Daemon) Explain(q api.ExplainQuery) ([]api.Explanation, error) { return
 // Doctor implements api.Backend.
 func (d *Daemon) Doctor() ([]api.Check, error) {
 	checks, err := doctor.RunFor(d.paths, d.cfg.Ports, d.rules.known())
+	checks = append(checks, doctor.RealTime(d.refused))
 	return append(checks, d.labels.checks()...), err
 }
 

@@ -27,11 +27,11 @@ const (
 
 // change is what events that come together have touched, and when it is due.
 type change struct {
-	touched          // what must prove itself now
-	fresh    touched // and what later
-	timer    *time.Timer
-	window   bool          // the timer runs to the end of a window
-	ripening bool          // or to that of the time after it
+	touched                // what must prove itself now
+	fresh    touched       // and what later
+	due      time.Time     // of the next tick; zero: none
+	window   bool          // due is the end of a window
+	ripening bool          // or that of the time after it
 	search   allowance     // of time for looking through flows
 	budget   budget        // of bumps for everything
 	looks    budget        // of looks at the ports
@@ -39,30 +39,25 @@ type change struct {
 	made     time.Time     // would prove itself anyway; the last one
 }
 
-func newChange(lease time.Duration) *change {
-	c := &change{timer: time.NewTimer(time.Hour), lease: lease}
-	c.timer.Stop()
-	return c
-}
+func newChange(lease time.Duration) *change { return &change{lease: lease} }
 
-// follow obeys what is announced, however slowly the kernel answers meanwhile, and sends on
-// look when ports must be looked at again. It ends with ctx.
-func (d *Daemon) follow(ctx context.Context, events <-chan kernel.Event, look chan<- bool) {
+// next returns the next event, or false at a time that is not zero, or once there is no more.
+type next func(until time.Time) (kernel.Event, bool)
+
+// follow obeys announced changes until ctx ends, and sends on look when ports must be looked at
+// again. Everything from the kernel's message to the write into the data path happens on this
+// goroutine's own thread: an ordinary thread in between would have to wait for its turn on a
+// busy CPU (realtime.go).
+func (d *Daemon) follow(ctx context.Context, event next, look chan<- bool) {
 	c := newChange(d.cfg.Lease)
-	defer c.timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case e, ok := <-events:
-			if !ok {
-				return
-			}
+	for ctx.Err() == nil {
+		if e, ok := event(c.due); ok {
 			d.labels.news.hear(e)
 			if e.Kind != kernel.EventNeighNew { // which is no change to a flow
 				d.announce(e, c)
 			}
-		case <-c.timer.C:
+		}
+		if !c.due.IsZero() && !time.Now().Before(c.due) {
 			d.tick(c, look)
 		}
 	}
@@ -84,19 +79,19 @@ func (c *change) open() {
 		return
 	}
 	c.window = true
-	c.timer.Reset(coalesce - ripening)
+	c.due = time.Now().Add(coalesce - ripening)
 }
 
-// tick is what the timer ran for. What was heard in a window is obeyed a little later, and
-// what comes meanwhile belongs to the next.
+// tick ends a window, or obeys a little later the changes that it gathered. Changes that come
+// in between belong to the next window.
 func (d *Daemon) tick(c *change, look chan<- bool) {
+	now := time.Now()
 	if !c.ripening {
 		c.ripen()
-		c.timer.Reset(ripening)
+		c.due = now.Add(ripening)
 		return
 	}
-	c.ripening = false
-	now := time.Now()
+	c.ripening, c.due = false, time.Time{}
 	d.obey(c, now, look)
 	c.wait(now)
 	c.open()
@@ -144,13 +139,13 @@ func (d *Daemon) obey(c *change, now time.Time, look chan<- bool) {
 	}
 	if c.some() && c.search.wait(now) == 0 {
 		begun := time.Now()
-		d.plane.Forget(c.scopes())
+		d.search(c.scopes())
 		c.forget()
 		c.search.left -= time.Since(begun)
 	}
 }
 
-// wait sets the timer for what could not be obeyed yet.
+// wait sets the time for what could not be obeyed yet.
 func (c *change) wait(now time.Time) {
 	next := time.Duration(-1)
 	sooner := func(is bool, in time.Duration) {
@@ -163,7 +158,7 @@ func (c *change) wait(now time.Time) {
 	sooner(c.unheard, c.lease-now.Sub(c.made))
 	sooner(c.some(), c.search.wait(now))
 	if next >= 0 {
-		c.timer.Reset(next)
+		c.due = now.Add(next)
 	}
 }
 

@@ -222,7 +222,6 @@ func TestWindows(t *testing.T) {
 	rule := kernel.Event{Kind: kernel.EventRule}
 	route := kernel.Event{Kind: kernel.EventRoute, Prefix: netip.MustParsePrefix("10.0.0.0/24")}
 	c := newChange(time.Hour)
-	defer c.timer.Stop()
 	if n, looked := window(d, c, rule, rule, route, rule); n != 1 || looked || !c.nothing() {
 		t.Errorf("raised %d times, looked %v, left %q", n, looked, c.words())
 	}
@@ -253,7 +252,6 @@ func TestWindows(t *testing.T) {
 func TestRipening(t *testing.T) {
 	d, _ := router(t)
 	c, look := newChange(time.Hour), make(chan bool, 1)
-	defer c.timer.Stop()
 	before := d.plane.Generation()
 	for i, want := range []uint32{0, 1, 1, 2} {
 		if i < 2 { // in a window, and behind its end
@@ -274,7 +272,6 @@ func TestUnheard(t *testing.T) {
 	d, _ := router(t)
 	lost := kernel.Event{Kind: kernel.EventConntrackLost}
 	c := newChange(time.Hour)
-	defer c.timer.Stop()
 	if n, _ := window(d, c, lost); n != 1 || !c.nothing() {
 		t.Errorf("raised %d times, left %q", n, c.words())
 	}
@@ -292,7 +289,6 @@ func TestEventsCounted(t *testing.T) {
 	d, _ := router(t)
 	before := maps.Clone(d.events)
 	c := newChange(time.Hour)
-	defer c.timer.Stop()
 	window(d, c, kernel.Event{Kind: kernel.EventResync}, kernel.Event{Kind: kernel.EventConntrackLost}, kernel.Event{Kind: kernel.EventResync})
 	for word, n := range map[string]uint64{"resync": 2, "conntrack-lost": 1} {
 		if got := d.events[word] - before[word]; got != n {

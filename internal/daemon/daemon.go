@@ -10,8 +10,8 @@
 //
 // One goroutine owns the ports (loop in this file) and asks the kernel about them without
 // a lock; the API reads what it showed of them last. Another one (follow) obeys what the
-// kernel announces, and waits for nobody: what a change can have touched must prove itself
-// again (scope.go). Label switching (mpls.go) is beside all that. Limit: one daemon serves one
+// kernel announces, on a real-time thread, and waits for nobody: what a change can have touched
+// must prove itself again (scope.go). Label switching (mpls.go) is beside all that. Limit: one daemon serves one
 // network namespace.
 package daemon
 
@@ -55,6 +55,7 @@ type Daemon struct {
 	log     *slog.Logger
 	stop    chan struct{}                       // closed by the API's stop
 	ready   bool                                // the start came to its end
+	refused error                               // why follow's thread is an ordinary one
 	hooks   func(kernel.Link) ([]string, error) // kernel.Hooks, but in tests
 	ports   map[int]*port                       // loop's: configured interfaces that are there now, by ifindex
 	rules   *rulebook                           // which flows may be fast
@@ -207,7 +208,7 @@ func (d *Daemon) jiffies(t time.Duration) uint32 {
 func (d *Daemon) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	events, err := kernel.Watch(ctx)
+	watcher, err := kernel.Watch(ctx)
 	if err != nil {
 		return err
 	}
@@ -247,6 +248,8 @@ func (d *Daemon) serve(ctx context.Context) error {
 		return err
 	}
 	stopPunts := d.openPunts(resolver)
+	follow, stopFollowing := d.realTimeThread()
+	defer stopFollowing()
 	if err := errors.Join(d.labels.begin(d.paths.Labels(), resolver), d.dropRights()); err != nil {
 		return errors.Join(err, stopHearing(), listener.Close(), stopPunts())
 	}
@@ -264,7 +267,7 @@ func (d *Daemon) serve(ctx context.Context) error {
 	g.Go(func() error { <-ctx.Done(); return errors.Join(stopHearing(), stopPunts()) })
 	g.Go(func() error { d.labels.punts.serve(ctx); return nil })
 	look := make(chan bool, 1)
-	g.Go(func() error { d.follow(ctx, events, look); return nil })
+	g.Go(func() error { follow(func() { d.follow(ctx, watcher.Next, look) }); return nil })
 	g.Go(func() error { d.labels.run(ctx); return nil })
 	g.Go(func() error {
 		defer cancel()

@@ -132,7 +132,7 @@ func TestObeyedMeanwhile(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	events, look, ended := make(chan kernel.Event), make(chan bool, 1), make(chan error, 2)
-	go func() { d.follow(ctx, events, look); ended <- nil }()
+	go func() { d.follow(ctx, from(ctx, events), look); ended <- nil }()
 	go func() { ended <- top.LAN.NS.Do(func() error { return d.loop(ctx, look) }) }()
 	defer func() {
 		close(answer)
@@ -158,5 +158,22 @@ func TestObeyedMeanwhile(t *testing.T) {
 			t.Fatal("a change was heard of, and is not obeyed while the kernel is asked")
 		case <-time.After(time.Millisecond):
 		}
+	}
+}
+
+// from reads events from a channel instead of the kernel.
+func from(ctx context.Context, events <-chan kernel.Event) next {
+	return func(until time.Time) (kernel.Event, bool) {
+		var timeout <-chan time.Time
+		if !until.IsZero() {
+			timeout = time.After(time.Until(until))
+		}
+		select {
+		case e := <-events:
+			return e, true
+		case <-timeout:
+		case <-ctx.Done():
+		}
+		return kernel.Event{}, false
 	}
 }

@@ -112,6 +112,14 @@ func (p *Plane) Forget(scopes []Scope) (n int) {
 	return n
 }
 
+// Active returns for how many slots walk asks at the most.
+func (p *Plane) Active() (n int) {
+	for w := range p.table.armed {
+		n += bits.OnesCount64(atomic.LoadUint64(&p.table.armed[w]))
+	}
+	return n
+}
+
 // walk calls out for all entries that the scopes are about, and clears the bits of those that
 // may not serve.
 func (p *Plane) walk(set *scopes, may func(*tcSlot) bool, out func(*tcSlot)) {

@@ -69,6 +69,9 @@ func examineAll(release kernel.Release, paths config.Paths, ports []string, insi
 		checks = append(checks, Probe()...)
 	}
 	checks = append(checks, s.jit(), s.bpffs(paths.BPFFS))
+	if !inside {
+		checks = append(checks, RealTime(kernel.TryRealTime()))
+	}
 	checks = append(checks, s.forwarding()...)
 	checks = append(checks, s.conntrack()...)
 	if checks[0].Level == api.LevelFail {

@@ -3,9 +3,6 @@
 package kernel
 
 import (
-	"fmt"
-	"unsafe"
-
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -35,25 +32,6 @@ var endedEarly = []unix.SockFilter{
 
 // skfNlattr is SKF_AD_OFF + SKF_AD_NLATTR (include/uapi/linux/filter.h).
 const skfNlattr = 0xfffff000 + 12
-
-// attachFilter has the kernel ask a program which messages to deliver.
-func attachFilter(conn *netlink.Conn, filter []unix.SockFilter) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	program := unix.SockFprog{Len: uint16(len(filter)), Filter: unsafe.SliceData(filter)}
-	var failed error
-	if err := raw.Control(func(fd uintptr) {
-		failed = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
-	}); err != nil {
-		return err
-	}
-	if failed != nil {
-		return fmt.Errorf("socket filter: %w", failed)
-	}
-	return nil
-}
 
 // decodeDestroyed tells of a connection that was deleted.
 func decodeDestroyed(m netlink.Message) (Event, bool, error) {

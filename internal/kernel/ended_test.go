@@ -52,10 +52,11 @@ func TestWatchManyDeleted(t *testing.T) {
 	if !nltest.InNetns(t) {
 		return
 	}
-	events, err := watch(t.Context(), 4<<10) // bytes: a few messages
+	w, err := watch(t.Context(), 4<<10) // bytes: a few messages
 	if err != nil {
 		t.Fatal(err)
 	}
+	events := channel(w)
 	for i := range 50 {
 		connection(t, 1000+2*i, 100)
 	}

@@ -3,12 +3,16 @@
 package kernel
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -82,32 +86,220 @@ const (
 	apart = 100 * time.Millisecond // between two losses of a socket: each costs a dump
 )
 
-// Watch subscribes to everything that can change where a packet goes, and sends
-// what happens from then on: what is read after Watch returned is never older than
-// the first event. A Resync follows whenever messages were lost. The channel is
-// closed when ctx ends, and not before. A reader that is slow loses nothing but
-// detail: the sockets overflow, and a Resync says so.
+// Watcher hears what the kernel announces. One goroutine calls Next; between two calls nothing
+// is read, so a slow reader loses detail but no change: the sockets overflow, and a Resync
+// reports that.
+//
+// Next waits in ppoll(2) on the sockets themselves and does not use the runtime's poller.
+// A goroutine that is locked to a real-time thread therefore wakes up with that thread, without
+// waiting for an ordinary one to hand it a message or a timer.
+type Watcher struct {
+	ctx     context.Context
+	sources []*source
+	queue   []Event // decoded and not returned yet
+	polls   []unix.PollFd
+	polled  []*source // of polls, behind the first
+	buffer  []byte
+
+	mu     sync.Mutex
+	wake   int // eventfd, first of polls; -1 after the end
+	told   []Event
+	opened []*source // sockets that replace lost ones
+}
+
+// Watch subscribes to everything that can change where a packet goes. What is read after
+// Watch returned is never older than the first event. A Resync follows whenever messages
+// were lost. The Watcher ends with ctx, and not before.
 //
 // An error means that the kernel lacks what is needed, or the right to listen.
-func Watch(ctx context.Context) (<-chan Event, error) {
+func Watch(ctx context.Context) (*Watcher, error) {
 	return watch(ctx, receiveBuffer)
 }
 
-func watch(ctx context.Context, buffer int) (<-chan Event, error) {
+func watch(ctx context.Context, buffer int) (*Watcher, error) {
 	sources, err := openSources(buffer)
 	if err != nil {
 		return nil, fmt.Errorf("watch: %w", err)
 	}
-	events := make(chan Event)
-	var running sync.WaitGroup
-	for _, s := range sources {
-		running.Go(func() { s.run(ctx, events) })
+	w := &Watcher{ctx: ctx, sources: sources, buffer: make([]byte, datagram)}
+	if w.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		w.close()
+		return nil, fmt.Errorf("watch: eventfd: %w", err)
 	}
+	context.AfterFunc(ctx, w.ring)
+	return w, nil
+}
+
+// Next returns the next event. It returns false if there is none until a time, which a zero
+// time does not limit, and once ctx has ended.
+func (w *Watcher) Next(until time.Time) (Event, bool) {
+	for {
+		if w.ctx.Err() != nil {
+			w.close()
+			return Event{}, false
+		}
+		if len(w.queue) > 0 {
+			e := w.queue[0]
+			w.queue = w.queue[1:]
+			return e, true
+		}
+		now := time.Now()
+		if !until.IsZero() && !now.Before(until) {
+			return Event{}, false
+		}
+		w.poll(now, until)
+	}
+}
+
+// poll waits for messages, and reads one datagram of each socket that has some.
+func (w *Watcher) poll(now, until time.Time) {
+	w.polls = append(w.polls[:0], unix.PollFd{Fd: int32(w.wake), Events: unix.POLLIN})
+	w.polled = w.polled[:0]
+	for _, s := range w.sources {
+		switch {
+		case s.lent:
+		case s.after.After(now):
+			if until.IsZero() || s.after.Before(until) {
+				until = s.after
+			}
+		default:
+			w.polls = append(w.polls, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN})
+			w.polled = append(w.polled, s)
+		}
+	}
+	var timeout *unix.Timespec
+	if !until.IsZero() {
+		t := unix.NsecToTimespec(max(0, until.Sub(now).Nanoseconds()))
+		timeout = &t
+	}
+	if _, err := unix.Ppoll(w.polls, timeout, nil); err != nil {
+		return // a signal of the Go runtime
+	}
+	if w.polls[0].Revents != 0 {
+		w.collect()
+	}
+	for i, s := range w.polled {
+		if w.polls[i+1].Revents != 0 && !w.receive(s) {
+			w.replace(s)
+		}
+	}
+}
+
+// datagram is the size of the receive buffer, in bytes: more than the kernel puts into one.
+const datagram = 256 << 10
+
+// receive queues the events of one datagram. It returns false if messages were lost. A message
+// that cannot be decoded is a change that nobody knows, and counts as lost.
+func (w *Watcher) receive(s *source) bool {
+	n, _, flags, _, err := unix.Recvmsg(s.fd, w.buffer, nil, unix.MSG_DONTWAIT)
+	if err == unix.EAGAIN || err == unix.EINTR {
+		return true
+	}
+	if err != nil || flags&unix.MSG_TRUNC != 0 {
+		return false
+	}
+	messages, err := syscall.ParseNetlinkMessage(bytes.Clone(w.buffer[:n]))
+	if err != nil {
+		return false
+	}
+	for _, m := range messages {
+		if s.pace != nil {
+			now := time.Now()
+			s.after = now.Add(s.pace.wait(now))
+		}
+		e, tell, err := s.decode(netlink.Message{
+			Header: netlink.Header{Length: m.Header.Len, Type: netlink.HeaderType(m.Header.Type), Flags: netlink.HeaderFlags(m.Header.Flags),
+				Sequence: m.Header.Seq, PID: m.Header.Pid},
+			Data: m.Data,
+		})
+		if err != nil {
+			return false
+		}
+		if tell {
+			w.queue = append(w.queue, e)
+		}
+	}
+	return true
+}
+
+// replace opens a socket again, in a goroutine, since what decode compares with is read again
+// by whole tables. An overrun (ENOBUFS) is no exception: until the old socket's queue is empty the
+// kernel drops what follows without saying so again (NETLINK_S_CONGESTED in
+// net/netlink/af_netlink.c).
+func (w *Watcher) replace(s *source) {
+	s.lent = true
+	unix.Close(s.fd)
 	go func() {
-		running.Wait()
-		close(events)
+		pause(w.ctx, apart-time.Since(s.since))
+		for s.open() != nil {
+			if pause(w.ctx, retry); w.ctx.Err() != nil {
+				return
+			}
+		}
+		for s.reload != nil && s.reload() != nil {
+			w.report(Event{Kind: s.lost}, nil)
+			if pause(w.ctx, retry); w.ctx.Err() != nil {
+				break
+			}
+		}
+		w.report(Event{Kind: s.lost}, s)
 	}()
-	return events, nil
+}
+
+// report has Next return an event, after which it reads s again. Messages that s has received
+// since it was opened come behind the event.
+func (w *Watcher) report(e Event, s *source) {
+	w.mu.Lock()
+	ended := w.wake < 0
+	w.told = append(w.told, e)
+	if s != nil {
+		w.opened = append(w.opened, s)
+	}
+	w.mu.Unlock()
+	if ended && s != nil {
+		unix.Close(s.fd)
+	}
+	w.ring()
+}
+
+// collect takes over what goroutines have reported.
+func (w *Watcher) collect() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var n [8]byte
+	unix.Read(w.wake, n[:])
+	w.queue = append(w.queue, w.told...)
+	w.told = nil
+	for _, s := range w.opened {
+		s.lent = false
+	}
+	w.opened = nil
+}
+
+// ring ends a wait.
+func (w *Watcher) ring() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.wake >= 0 {
+		unix.Write(w.wake, binary.NativeEndian.AppendUint64(nil, 1))
+	}
+}
+
+// close closes what goroutines do not own.
+func (w *Watcher) close() {
+	w.collect()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.wake < 0 {
+		return
+	}
+	unix.Close(w.wake)
+	w.wake = -1
+	for _, s := range w.sources {
+		if !s.lent {
+			unix.Close(s.fd)
+		}
+	}
 }
 
 // source is one subscribed socket.
@@ -118,7 +310,10 @@ type source struct {
 	pace   *pace             // how fast it is read; nil: at once
 	buffer int
 	lost   EventKind // what is said when messages were lost
-	conn   *netlink.Conn
+	fd     int
+	since  time.Time                                  // when conn was opened
+	after  time.Time                                  // when it may be read next
+	lent   bool                                       // a goroutine opens it again
 	decode func(netlink.Message) (Event, bool, error) // false: nothing to tell
 	reload func() error                               // read again what decode compares with
 }
@@ -127,7 +322,7 @@ func openSources(buffer int) (opened []*source, err error) {
 	defer func() {
 		if err != nil {
 			for _, s := range opened {
-				s.conn.Close()
+				unix.Close(s.fd)
 			}
 		}
 	}()
@@ -168,115 +363,43 @@ func decodeTransaction(rules *nft.Decoder) func(netlink.Message) (Event, bool, e
 	}
 }
 
-// open makes the socket and subscribes.
+// open makes the socket and subscribes. It is none of package netlink's, which the runtime's poller
+// watches too: every message would wake up an ordinary thread of this process besides, which
+// may be interrupted while it holds the scheduler's lock.
 func (s *source) open() error {
-	conn, err := netlink.Dial(s.family, nil)
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, s.family)
 	if err != nil {
+		return fmt.Errorf("netlink socket: %w", err)
+	}
+	if err := s.subscribe(fd); err != nil {
+		unix.Close(fd)
 		return err
 	}
-	if err := s.subscribe(conn); err != nil {
-		conn.Close()
-		return err
-	}
-	s.conn = conn
+	s.fd, s.since = fd, time.Now()
 	return nil
 }
 
-func (s *source) subscribe(conn *netlink.Conn) error {
-	if err := conn.SetReadBuffer(s.buffer); err != nil {
-		return err
+func (s *source) subscribe(fd int) error {
+	err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, s.buffer)
+	if err == unix.EPERM { // the limit is rmem_max
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, s.buffer)
 	}
-	if s.filter != nil {
-		if err := attachFilter(conn, s.filter); err != nil {
-			return err
-		}
+	if err == nil && s.filter != nil {
+		program := unix.SockFprog{Len: uint16(len(s.filter)), Filter: unsafe.SliceData(s.filter)}
+		err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
+	}
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	}
 	for _, g := range s.groups {
-		if err := conn.JoinGroup(g); err != nil {
-			return err
+		if err == nil {
+			err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, int(g))
 		}
+	}
+	if err != nil {
+		return fmt.Errorf("netlink socket: %w", err)
 	}
 	return nil
-}
-
-// run sends what the socket says until ctx ends. Whatever goes wrong, it opens a new
-// socket, says Resync and goes on. An overrun (ENOBUFS) is no exception: until the
-// old socket's queue is empty the kernel drops what follows without saying so again
-// (NETLINK_S_CONGESTED in net/netlink/af_netlink.c).
-func (s *source) run(ctx context.Context, events chan<- Event) {
-	for {
-		conn, opened := s.conn, time.Now()
-		stop := context.AfterFunc(ctx, func() { conn.Close() })
-		s.receive(ctx, events)
-		stop()
-		conn.Close()
-		pause(ctx, apart-time.Since(opened))
-		if !s.reopen(ctx) || !s.resync(ctx, events) {
-			return
-		}
-	}
-}
-
-// reopen makes a new socket, however often it must try. It returns false if ctx
-// ended.
-func (s *source) reopen(ctx context.Context) bool {
-	for ctx.Err() == nil {
-		if err := s.open(); err == nil {
-			return true
-		}
-		pause(ctx, retry)
-	}
-	return false
-}
-
-// resync reads again what later messages are compared with, and only then says
-// Resync: a change before the reading is covered by the Resync, one after it by its
-// own message. It returns false if ctx ended.
-func (s *source) resync(ctx context.Context, events chan<- Event) bool {
-	for {
-		var err error
-		if s.reload != nil {
-			err = s.reload()
-		}
-		if !send(ctx, events, Event{Kind: s.lost}) {
-			return false
-		}
-		if err == nil {
-			return true
-		}
-		pause(ctx, retry)
-	}
-}
-
-// receive sends events until the socket fails or ctx ends. A message that cannot be
-// decoded is a change that nobody knows: it counts as lost.
-func (s *source) receive(ctx context.Context, events chan<- Event) {
-	for {
-		for m, err := range s.conn.ReceiveIter() {
-			if err != nil {
-				return
-			}
-			if s.pace != nil {
-				pause(ctx, s.pace.wait(time.Now()))
-			}
-			e, tell, err := s.decode(m)
-			switch {
-			case err != nil && !s.resync(ctx, events):
-				return
-			case err == nil && tell && !send(ctx, events, e):
-				return
-			}
-		}
-	}
-}
-
-func send(ctx context.Context, events chan<- Event, e Event) bool {
-	select {
-	case events <- e:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // pause waits, or until ctx ends.

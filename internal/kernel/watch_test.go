@@ -20,10 +20,25 @@ const patience = 20 * time.Second
 // listen watches for the length of the test.
 func listen(t *testing.T) <-chan Event {
 	t.Helper()
-	events, err := Watch(t.Context())
+	w, err := Watch(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	return channel(w)
+}
+
+// channel sends what a Watcher returns, and is closed when that ends.
+func channel(w *Watcher) <-chan Event {
+	events := make(chan Event)
+	go func() {
+		defer close(events)
+		for e, ok := w.Next(time.Time{}); ok; e, ok = w.Next(time.Time{}) {
+			select {
+			case events <- e:
+			case <-w.ctx.Done():
+			}
+		}
+	}()
 	return events
 }
 
@@ -239,10 +254,11 @@ func TestWatchOverrun(t *testing.T) {
 	}
 	nltest.Run(t, `ip link add name va type veth peer name vb`)
 	nltest.Run(t, `ip neigh add 10.0.0.2 lladdr 02:00:00:00:00:02 nud permanent dev va`)
-	events, err := watch(t.Context(), 32<<10) // bytes: some dozens of messages
+	w, err := watch(t.Context(), 32<<10) // bytes: some dozens of messages
 	if err != nil {
 		t.Fatal(err)
 	}
+	events := channel(w)
 	var batch strings.Builder
 	for i := range 1000 {
 		fmt.Fprintf(&batch, "route add blackhole 10.%d.%d.0/24\n", i/256, i%256)
@@ -267,15 +283,13 @@ func TestWatchReopens(t *testing.T) {
 	if !nltest.InNetns(t) {
 		return
 	}
-	sources, err := openSources(receiveBuffer)
+	w, err := Watch(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	route := sources[0]
-	broken := route.conn
-	events := make(chan Event)
-	go route.run(t.Context(), events)
-	broken.Close()
+	route := w.sources[0]
+	w.replace(route)
+	events := channel(w)
 	await(t, events, EventResync)
 	nltest.Run(t, `ip link add name va type veth peer name vb`)
 	await(t, events, EventLink)
@@ -286,10 +300,11 @@ func TestWatchEnds(t *testing.T) {
 		return
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	events, err := Watch(ctx)
+	w, err := Watch(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
+	events := channel(w)
 	cancel()
 	select {
 	case e, ok := <-events:
@@ -298,5 +313,37 @@ func TestWatchEnds(t *testing.T) {
 		}
 	case <-time.After(patience):
 		t.Error("the channel stays open")
+	}
+}
+
+// Next returns at its time if nothing happens, and an event before that if something does.
+func TestWatchUntil(t *testing.T) {
+	if !nltest.InNetns(t) {
+		return
+	}
+	w, err := Watch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	until := time.Now().Add(50 * time.Millisecond)
+	for {
+		e, ok := w.Next(until)
+		if !ok {
+			break
+		}
+		t.Logf("%+v", e)
+	}
+	if early := time.Until(until); early > 0 {
+		t.Errorf("returned %v before its time", early)
+	}
+	nltest.Run(t, `ip rule add pref 4711 lookup main`)
+	for {
+		e, ok := w.Next(time.Now().Add(patience))
+		if !ok {
+			t.Fatal("no event of the rule")
+		}
+		if e.Kind == EventRule {
+			break
+		}
 	}
 }
