@@ -52,10 +52,19 @@ func TestTouched(t *testing.T) {
 	route := func(prefix string) kernel.Event {
 		return kernel.Event{Kind: kernel.EventRoute, Prefix: netip.MustParsePrefix(prefix)}
 	}
-	elements := func(prefixes ...string) kernel.Event {
-		e := kernel.Event{Kind: kernel.EventNftables}
-		for _, p := range prefixes {
-			e.Elements = append(e.Elements, netip.MustParsePrefix(p))
+	prefixes := func(words ...string) (list []netip.Prefix) {
+		for _, p := range words {
+			list = append(list, netip.MustParsePrefix(p))
+		}
+		return list
+	}
+	elements := func(words ...string) kernel.Event {
+		return kernel.Event{Kind: kernel.EventNftables, Elements: prefixes(words...)}
+	}
+	apart := func(e kernel.Event, near ...int) kernel.Event {
+		e.Near = near
+		if e.Routes == nil {
+			e.Routes = []netip.Prefix{}
 		}
 		return e
 	}
@@ -92,6 +101,18 @@ func TestTouched(t *testing.T) {
 		{"link: MAC", []kernel.Event{link(1, kernel.LinkMAC)}, "all, ports"},
 		{"link: bridge port", []kernel.Event{link(1, kernel.LinkBridgePort)}, "all, ports"},
 		{"link: gone", []kernel.Event{{Kind: kernel.EventLink, Index: 5, Deleted: true}}, "all, ports"},
+		{"link apart: gone", []kernel.Event{apart(kernel.Event{Kind: kernel.EventLink, Index: 5, Deleted: true}, 5, 6)}, "ports"},
+		{"link apart: gone, with routes", []kernel.Event{apart(kernel.Event{Kind: kernel.EventLink, Index: 5, Deleted: true, Routes: prefixes("10.1.2.0/24", "fe80::/64", "ff00::/8")}, 5)},
+			"10.1.2.0/24, ports"},
+		{"link apart: down, the default route by it", []kernel.Event{apart(kernel.Event{Kind: kernel.EventLink, Index: 5, Link: kernel.LinkState, Routes: prefixes("0.0.0.0/0")}, 5)}, "all, ports"},
+		{"link apart: its routes unknown", []kernel.Event{{Kind: kernel.EventLink, Index: 5, Deleted: true, Near: []int{5}}}, "all, ports"},
+		{"link apart: all else of it", []kernel.Event{apart(kernel.Event{Kind: kernel.EventLink, Index: 5, Link: kernel.LinkMaster | kernel.LinkMAC | kernel.LinkMTU | kernel.LinkSettings}, 5)}, "ports"},
+		{"link beside a port: gone", []kernel.Event{apart(kernel.Event{Kind: kernel.EventLink, Index: 5, Deleted: true}, 5, 1)}, "all, ports"},
+		{"forwarding of a link apart", []kernel.Event{apart(kernel.Event{Kind: kernel.EventNetconf, Index: 5}, 5)}, ""},
+		{"forwarding of a link beside a port", []kernel.Event{apart(kernel.Event{Kind: kernel.EventNetconf, Index: 5}, 1, 5)}, "all"},
+		{"address of a link apart", []kernel.Event{apart(kernel.Event{Kind: kernel.EventAddr, Index: 5, Prefix: netip.MustParsePrefix("192.0.2.1/24")}, 5)}, "all"},
+		{"link-local address of a link apart", []kernel.Event{apart(kernel.Event{Kind: kernel.EventAddr, Index: 5, Prefix: netip.MustParsePrefix("fe80::1/64")}, 5)}, ""},
+		{"link-local address of a port", []kernel.Event{apart(kernel.Event{Kind: kernel.EventAddr, Index: 1, Prefix: netip.MustParsePrefix("fe80::1/64")}, 1)}, "all"},
 		{"neighbour", []kernel.Event{neigh(1, mac)}, "1/02:00:00:00:00:07"},
 		{"neighbour above a port", []kernel.Event{neigh(9, mac)}, "0/02:00:00:00:00:07"},
 		{"neighbour without a MAC", []kernel.Event{neigh(1, nil)}, "1/"},

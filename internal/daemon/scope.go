@@ -5,6 +5,7 @@ package daemon
 import (
 	"net"
 	"net/netip"
+	"slices"
 
 	"shunt/internal/dataplane"
 	"shunt/internal/kernel"
@@ -72,7 +73,9 @@ func (t *touched) add(e kernel.Event, isPort func(int) bool) {
 	switch e.Kind {
 	case kernel.EventLink:
 		t.ports = true
-		t.link(e, isPort)
+		if !t.apart(e, isPort) {
+			t.link(e, isPort)
+		}
 	case kernel.EventQdisc, kernel.EventFilter, kernel.EventXDPFeatures:
 		t.ports = true
 	case kernel.EventResync:
@@ -100,10 +103,31 @@ func (t *touched) add(e kernel.Event, isPort func(int) bool) {
 	case kernel.EventConntrackLost:
 		t.unheard = true
 	case kernel.EventNeighNew: // nothing was learned of one that was not there
-	default: // addresses, rules, next hops, IPsec, forwarding and its like
+	case kernel.EventNetconf:
+		t.all = t.all || !t.apart(e, isPort)
+	case kernel.EventAddr:
+		// The address of an interface far from every port may be the one that a port without an
+		// address masquerades by (inet_select_addr()); one that is local to its link never is.
+		t.all = t.all || !linkLocal(e.Prefix.Addr()) || !t.apart(e, isPort)
+	default: // rules, next hops, IPsec
 		t.all = true
 	}
 }
+
+// apart notes an event of an interface that no port stands under or beside. Such a one can concern
+// flows by its routes alone. It returns false if the interface is another, or that is not known.
+func (t *touched) apart(e kernel.Event, isPort func(int) bool) bool {
+	if e.Near == nil || e.Routes == nil || slices.ContainsFunc(e.Near, isPort) {
+		return false
+	}
+	for _, p := range e.Routes {
+		t.prefix(p)
+	}
+	return true
+}
+
+// linkLocal reports whether an address is one of those that no router forwards (ip6_forward()).
+func linkLocal(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }
 
 // link: a new one is not used yet. Of a port's MTU only packets on their way out see
 // anything; of all the rest, or of a device above a port, whoever.
@@ -151,6 +175,9 @@ const (
 )
 
 func (t *touched) prefix(p netip.Prefix) {
+	if linkLocal(p.Addr()) && p.Bits() >= 10 || p.Addr().IsMulticast() && p.Bits() >= 4 {
+		return // no flow has such an address
+	}
 	shortest := shortestIPv6
 	if p.Addr().Is4() {
 		shortest = shortestIPv4

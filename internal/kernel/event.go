@@ -50,6 +50,8 @@ type routeDecoder struct {
 	links      map[int]linkFacts
 	ports      map[int]uint64 // of bridges: digest of what matters
 	nexthops   map[uint32]bool
+	reach      map[int]map[netip.Prefix]bool // by interface: where its routes lead to, while all are known
+	objects    map[int]bool                  // interfaces with next hop objects, whose routes need not name them
 }
 
 // mostForgotten bounds the memory of deleted neighbours.
@@ -73,6 +75,8 @@ func (d *routeDecoder) reset() {
 	d.links = make(map[int]linkFacts)
 	d.ports = make(map[int]uint64)
 	d.nexthops = make(map[uint32]bool)
+	d.reach = make(map[int]map[netip.Prefix]bool)
+	d.objects = make(map[int]bool)
 }
 
 // reload reads the tables again that events are compared with. Addresses are forgotten
@@ -98,7 +102,7 @@ func (d *routeDecoder) reload() error {
 			}
 		}
 	}
-	return nil
+	return d.loadRoutes()
 }
 
 // decode returns the event of a message, and whether there is one.
@@ -111,7 +115,7 @@ func (d *routeDecoder) decode(m netlink.Message) (Event, bool, error) {
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		return d.address(m)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		return routeEvent(m)
+		return d.route(m)
 	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
 		return Event{Kind: EventRule, Deleted: m.Header.Type == unix.RTM_DELRULE}, true, nil
 	case unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP:
@@ -119,7 +123,7 @@ func (d *routeDecoder) decode(m netlink.Message) (Event, bool, error) {
 	case rtmNewNexthopGroup, rtmDelNexthopGroup:
 		return Event{Kind: EventNexthop}, true, nil
 	case rtmNewVLAN, rtmDelVLAN:
-		return Event{Kind: EventLink, Link: LinkBridgePort}, true, nil
+		return d.bridgeVLAN(m)
 	case unix.RTM_NEWQDISC, unix.RTM_DELQDISC, unix.RTM_NEWTCLASS, unix.RTM_DELTCLASS:
 		t, err := decodeTC(m)
 		gone := m.Header.Type == unix.RTM_DELQDISC || m.Header.Type == unix.RTM_DELTCLASS
@@ -134,12 +138,24 @@ func (d *routeDecoder) decode(m netlink.Message) (Event, bool, error) {
 	return Event{}, false, nil
 }
 
+// bridgeVLAN tells of VLANs of a bridge or of its port, in struct br_vlan_msg.
+func (d *routeDecoder) bridgeVLAN(m netlink.Message) (Event, bool, error) {
+	e := Event{Kind: EventLink, Link: LinkBridgePort}
+	if len(m.Data) < sizeofBRVLAN {
+		return e, false, fmt.Errorf("VLAN message of %d bytes", len(m.Data))
+	}
+	e.Index = int(binary.NativeEndian.Uint32(m.Data[4:]))
+	d.place(&e)
+	return e, true, nil
+}
+
 // Sizes of the fixed headers (include/uapi/linux/{neighbour,if_addr,rtnetlink,nexthop,netconf}.h).
 const (
 	sizeofNdmsg      = 12
 	sizeofIfaddrmsg  = 8
 	sizeofRtmsg      = 12
 	sizeofNhmsg      = 8
+	sizeofBRVLAN     = 8
 	sizeofNetconfmsg = 4 // one byte, padded
 )
 
@@ -170,6 +186,7 @@ func (d *routeDecoder) address(m netlink.Message) (Event, bool, error) {
 	}
 	key.prefix = netip.PrefixFrom(local, int(m.Data[1]))
 	e := Event{Kind: EventAddr, Index: key.index, Prefix: key.prefix}
+	d.place(&e)
 	if m.Header.Type == unix.RTM_DELADDR {
 		e.Deleted = true
 		delete(d.addresses, key)
@@ -180,38 +197,17 @@ func (d *routeDecoder) address(m netlink.Message) (Event, bool, error) {
 	return e, !known || old != flags, nil
 }
 
-// routeEvent tells of a route. Those to groups are no news: nothing to a group is fast.
-func routeEvent(m netlink.Message) (Event, bool, error) {
-	if len(m.Data) < sizeofRtmsg {
-		return Event{}, false, fmt.Errorf("route message of %d bytes", len(m.Data))
-	}
-	e := Event{Kind: EventRoute, Deleted: m.Header.Type == unix.RTM_DELROUTE, Table: uint32(m.Data[4])}
-	dest := netip.IPv4Unspecified()
-	if m.Data[0] == unix.AF_INET6 {
-		dest = netip.IPv6Unspecified()
-	}
-	err := nl.Attributes(m, sizeofRtmsg, func(ad *netlink.AttributeDecoder) {
-		switch ad.Type() {
-		case unix.RTA_DST:
-			dest, _ = netip.AddrFromSlice(ad.Bytes())
-		case unix.RTA_OIF:
-			e.Index = int(ad.Uint32())
-		case unix.RTA_TABLE:
-			e.Table = ad.Uint32()
-		}
-	})
-	e.Prefix = netip.PrefixFrom(dest, int(m.Data[1]))
-	return e, !dest.IsMulticast(), err
-}
-
 // nexthop tells of a nexthop object or group that routes may use: of a new one not.
 func (d *routeDecoder) nexthop(m netlink.Message) (Event, bool, error) {
-	const nhaID = 1
+	const nhaID, nhaOIF = 1, 5
 	e := Event{Kind: EventNexthop, Deleted: m.Header.Type == unix.RTM_DELNEXTHOP}
 	var id uint32
 	err := nl.Attributes(m, sizeofNhmsg, func(ad *netlink.AttributeDecoder) {
-		if ad.Type() == nhaID {
+		switch ad.Type() {
+		case nhaID:
 			id = ad.Uint32()
+		case nhaOIF:
+			d.objects[int(ad.Uint32())] = true
 		}
 	})
 	if err != nil {
@@ -237,6 +233,7 @@ func (d *routeDecoder) netconf(m netlink.Message) (Event, bool, error) {
 		}
 	})
 	_, known := d.links[e.Index]
+	d.place(&e)
 	return e, known || e.Index == 0, err
 }
 

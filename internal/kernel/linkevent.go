@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"hash/maphash"
+	"net/netip"
 	"strings"
 
 	"github.com/mdlayher/netlink"
@@ -47,6 +48,8 @@ func (c LinkChange) String() string {
 type linkFacts struct {
 	name, mac   string
 	mtu, master uint32
+	parent      int  // below it, or the other end of a veth; 0: none here
+	tunnel      bool // what it sends leaves by a port that no link names
 	flags       uint32
 	operstate   uint8
 	carrier     uint8
@@ -111,28 +114,43 @@ func (d *routeDecoder) link(m netlink.Message) (Event, bool, error) {
 	case l.family != unix.AF_UNSPEC:
 		return e, false, nil
 	case e.Deleted:
+		d.place(&e)
 		delete(d.links, l.Index)
 		delete(d.ports, l.Index)
+		delete(d.reach, l.Index)
+		delete(d.objects, l.Index)
 		return e, true, nil
 	}
 	now, err := factsOf(m)
 	if err != nil {
 		return e, false, err
 	}
+	now.parent, now.tunnel = l.Parent, l.Type != Ethernet && l.Type != Loopback || tunnels[l.Kind]
 	old, known := d.links[l.Index]
+	if known {
+		d.place(&e) // what it belonged to until now, and
+	}
 	d.links[l.Index] = now
 	e.Link = now.since(old)
 	if !known {
+		d.reach[l.Index] = map[netip.Prefix]bool{}
 		e.Link = LinkNew
 		if l.Parent != 0 && l.Kind != "veth" {
 			e.Link |= LinkSettings // what comes in below it may be its own (macvlan, passthru)
 		}
 	}
+	if around := d.near(l.Index); around == nil || known && e.Near == nil {
+		e.Near = nil
+	} else {
+		e.Near = append(e.Near, around...) // from now on
+	}
+	e.Routes = d.routesBy(l.Index)
 	return e, true, nil
 }
 
 func (d *routeDecoder) bridgePort(m netlink.Message, e Event) (Event, bool, error) {
 	e.Link = LinkBridgePort
+	d.place(&e)
 	if e.Deleted {
 		delete(d.ports, e.Index)
 		e.Deleted = false // it left the bridge

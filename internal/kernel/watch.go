@@ -73,6 +73,11 @@ type Event struct {
 	// Elements is, for Nftables, everything that the transaction can have changed: what
 	// comes from these addresses or goes to them. nil: anything.
 	Elements []netip.Prefix
+	// Near is, for Link, Addr and Netconf, the interfaces that stand below, above and beside the one that
+	// it is about, before and after, and that one. nil: not known.
+	Near []int
+	// Routes is, for the same, the prefixes that the routes by that interface lead to. nil: not known.
+	Routes []netip.Prefix
 	// Ended is, for Conntrack, the connection's original and its reply direction.
 	Ended [2]Tuple
 }
