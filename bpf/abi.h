@@ -339,7 +339,6 @@ struct tally {
 /* Slots that sources hold, by the number that source.h gives them. */
 struct sources {
 	__s32 held[1 << SOURCE_BITS];
-	__u32 hand;			/* the bucket that flow_sweep() looks at next */
 };
 
 /* A token bucket, per CPU and reason. */
@@ -423,7 +422,9 @@ struct sample {
 /* A CPU's samples. At most so many are taken in a jiffy: a flood costs no more than that. */
 struct notebook {
 	__u32 jiffy, left;
-	__u64 zero[7];
+	__u32 swept, sweeps;		/* jiffy of the last sweep of flow_sweep(), and their number in it */
+	__u32 hand;			/* buckets that it has looked at */
+	__u32 zero[11];
 	struct sample samples[SAMPLES];
 };
 

@@ -255,20 +255,32 @@ __noinline int slot_sweep(__u32 bucket, __u32 way)
 	return 0;
 }
 
-enum { SWEEP = 8 };	/* buckets */
+enum { SWEEP = 8, SWEEPS = 16, SPREAD = 0x1e3779b9 };
 
-/* Empties slots that nobody uses any more, so that they are not counted for their sources.
- * A source at its limit has this done before it is refused, at every such packet. If it holds
- * `idle` of the table's slots for nothing, one of them is found after slots / (16 * idle)
- * packets: at a limit of a quarter of the table four are found by each packet, at the least
- * one that may be configured (a 1024th) it takes 64. Not static, as slot_sweep() is not. */
+/* Empties slots that nobody uses any more, so that they are not counted for their sources. A
+ * source at its limit has this done before it is refused. Each CPU goes through all buckets on its
+ * own, from another place than the others, and looks at SWEEPS * SWEEP of them a jiffy at the
+ * most: a flood from one source writes nothing that CPUs share, and costs no more on many of them
+ * than on one. If a source holds `idle` of the table's slots for nothing, one of them is found after
+ * slots / (16 * idle) sweeps: at a limit of a quarter of the table four are found by each, at the
+ * least one that may be configured (a 1024th) it takes 64. Not static, as slot_sweep() is not. */
 __noinline int flow_sweep(void)
 {
-	__u32 hand = sources.hand;
+	__u64 cpu = this_cpu();
+	struct notebook *n = row_of(notebooks, cpu, 1, 0, sizeof(struct notebook));
+	__u32 now = now_jiffies(), from;
 
-	sources.hand = hand + SWEEP;
+	if (n->swept != now) {
+		n->swept = now;
+		n->sweeps = 0;
+	}
+	if (n->sweeps >= SWEEPS)
+		return 0;
+	n->sweeps++;
+	from = n->hand + cpu * SPREAD;
+	n->hand += SWEEP;
 	for (int i = 0; i < SWEEP * WAYS; i++)
-		slot_sweep(hand + i / WAYS, i % WAYS);
+		slot_sweep(from + i / WAYS, i % WAYS);
 	return 0;
 }
 

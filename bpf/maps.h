@@ -53,7 +53,7 @@ static __always_inline void *row_of(void *table, __u64 cpu, __u32 rows, __u32 n,
 	return table + (cpu * rows + n) * size;
 }
 
-/* sample_keep() writes; the daemon reads. For each CPU one. */
+/* sample_keep() and flow_sweep() write; the daemon reads the samples. For each CPU one. */
 struct notebook notebooks[1] SEC(".data.notebooks");
 
 /* By ifindex. The daemon writes; TC egress reads when it learns. */

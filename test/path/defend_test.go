@@ -3,12 +3,14 @@
 package path
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -70,11 +72,11 @@ func TestSourceFull(t *testing.T) {
 	}
 }
 
-// admitted sends the first packet of a flow until it has a slot. Each that is refused looks
-// at eight of the table's 2,048 buckets.
+// admitted sends the first packet of a flow until it has a slot. Each that is refused looks at
+// eight of the table's 2,048 buckets, but a CPU does so a few times a jiffy only.
 func (b *bench) admitted(t *testing.T, p exercise.Packet) {
 	t.Helper()
-	for range 2048 / 8 {
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
 		_, err := b.XDP(b.LANIndex, p.Bytes())
 		check(t, err)
 		if key, words := exercise.KeyOf(p, b.LANIndex); hasSlot(b, key, words) {
@@ -82,6 +84,45 @@ func (b *bench) admitted(t *testing.T, p exercise.Packet) {
 		}
 	}
 	t.Errorf("%v has no slot after the whole table was looked at, where one of its source is idle", p.Src)
+}
+
+// TestSweepsApart: a flood from one source over its share writes nothing that CPUs share: neither
+// slots nor counts change. Each CPU sweeps on its own, from another place than the others, and
+// a few times a jiffy at the most.
+func TestSweepsApart(t *testing.T) {
+	b := open(t, exercise.Options{})
+	b.Edit(func(ctl *exercise.Control) { ctl.SourceFlows = 1 })
+	in, out := b.udp4()
+	b.meets(t, "xdp", "learning", from(in, "198.18.0.2:1"), out)
+	next := from(in, "198.18.0.2:2").Bytes()
+	shared, err := b.Shared()
+	check(t, err)
+	const packets = 5000
+	for cpu := range runtime.NumCPU() {
+		before, err := b.Hands()
+		check(t, err)
+		begin := time.Now()
+		b.counts(t, fmt.Sprintf("xdp source_full %d", packets), func() {
+			check(t, b.XDPOn(cpu, b.LANIndex, next, packets))
+		})
+		jiffies := int(time.Since(begin).Seconds()*float64(b.HZ)) + 2
+		after, err := b.Hands()
+		check(t, err)
+		for other := range after {
+			sweeps := int(after[other]-before[other]) / 8
+			switch {
+			case other != cpu && sweeps != 0:
+				t.Errorf("CPU %d swept %d times while CPU %d had the packets", other, sweeps, cpu)
+			case other == cpu && (sweeps == 0 || sweeps > 16*jiffies):
+				t.Errorf("CPU %d swept %d times in %d jiffies, for %d packets", cpu, sweeps, jiffies, packets)
+			}
+		}
+	}
+	now, err := b.Shared()
+	check(t, err)
+	if !bytes.Equal(shared, now) {
+		t.Error("packets that found no slot have changed the table or the counts")
+	}
 }
 
 func hasSlot(b *bench, k exercise.Key, w exercise.Words) bool {

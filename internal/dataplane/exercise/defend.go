@@ -14,6 +14,9 @@ import (
 // Sources is the name of the map that counts the slots of each source.
 const Sources = ".data.sources"
 
+// Size of struct notebook, and where its hand is, in bytes.
+const notebookSize, handAt = 64 + 256*64, 16
+
 // sourceNumbers is how many sources are told apart.
 const sourceNumbers = 1 << 16
 
@@ -37,6 +40,33 @@ func (r *Rig) Held() ([]int32, error) {
 	held := make([]int32, sourceNumbers)
 	_, err := binary.Decode(raw, binary.NativeEndian, held)
 	return held, err
+}
+
+// Shared returns the bytes of what all CPUs write: the flow table and the counts of sources.
+func (r *Rig) Shared() ([]byte, error) {
+	table := make([]byte, r.flows.Size())
+	if _, err := r.flows.ReadAt(table, 0); err != nil {
+		return nil, err
+	}
+	counts := make([]byte, r.maps[Sources].ValueSize())
+	err := r.maps[Sources].Lookup(uint32(0), &counts)
+	return append(table, counts...), err
+}
+
+// Hands returns how many buckets each CPU has looked at for slots that nobody uses.
+func (r *Rig) Hands() (hands []uint32, err error) {
+	notes, err := r.maps[".data.notebooks"].Memory()
+	if err != nil {
+		return nil, err
+	}
+	var hand [4]byte
+	for at := int64(0); at < int64(notes.Size()); at += notebookSize {
+		if _, err := notes.ReadAt(hand[:], at+handAt); err != nil {
+			return nil, err
+		}
+		hands = append(hands, binary.NativeEndian.Uint32(hand[:]))
+	}
+	return hands, nil
 }
 
 // Recount is what Held must be: the keys of all slots, looked at one by one.

@@ -87,6 +87,21 @@ func (r *Rig) xdp(index int, frame []byte, meta int) (o Outcome, err error) {
 	return r.XDPBy(r.programs["shunt_xdp"], index, frame, meta)
 }
 
+// XDPOn puts the same frame through the XDP program several times, on one CPU.
+func (r *Rig) XDPOn(cpu, index int, frame []byte, times int) error {
+	return r.LAN.NS.Do(func() error {
+		runtime.LockOSThread() // never unlocked: the thread keeps its affinity, and ends
+		var one unix.CPUSet
+		one.Set(cpu)
+		if err := unix.SchedSetaffinity(0, &one); err != nil {
+			return err
+		}
+		ctx := xdpMD{DataEnd: uint32(len(frame)), IngressIfindex: uint32(index)}
+		_, err := r.programs["shunt_xdp"].Run(&ebpf.RunOptions{Data: frame, Context: ctx, Repeat: uint32(times)})
+		return err
+	})
+}
+
 // XDPBy puts a frame through an XDP program of shunt's, with so many bytes of metadata in front.
 func (r *Rig) XDPBy(prog *ebpf.Program, index int, frame []byte, meta int) (o Outcome, err error) {
 	ctx := xdpMD{Data: uint32(meta), DataEnd: uint32(meta + len(frame)), IngressIfindex: uint32(index)}
