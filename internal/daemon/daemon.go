@@ -22,6 +22,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -152,7 +153,7 @@ func open(cfg config.Config, paths config.Paths) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.lease = leaseControl{base: cfg.Lease}
+	d.lease = leaseControl{base: cfg.Lease, cpus: runtime.NumCPU()}
 	d.rules = newRulebook(cfg, d.plane, d.log)
 	d.labels = newLabels(d.log, d.plane.Labels(dataplane.LabelSizes{Labels: cfg.Labels, NHLFEs: cfg.Labels}), d.showing, cfg.Exact())
 	d.plane.SetLabelHold(d.jiffies(cfg.LabelHold))

@@ -12,8 +12,8 @@ const (
 	// No lease may last over 30 s, and each is given with 12.5 % more or less, so that not
 	// all end at once. A longer one that the operator configured stays.
 	longestLease = 26 * time.Second
-	// What renewals may cost: about 5 % of a core at 2 us a packet through the kernel.
-	renewalBudget = 25000 // a second
+	// What renewals may cost: about 5 % of each CPU at 2 us a packet through the kernel.
+	renewalBudget = 25000 // a second and CPU
 )
 
 // leaseControl stretches the lease when there are so many flows that proving them all
@@ -21,6 +21,7 @@ const (
 // nothing and goes in one step; shortening is slow, so that it does not swing.
 type leaseControl struct {
 	base, now time.Duration
+	cpus      int
 	renewals  uint64 // counter at the last look
 	looked    bool
 }
@@ -37,7 +38,7 @@ func (c *leaseControl) next(renewals uint64, period time.Duration, silent bool) 
 		return c.base
 	}
 	rate := float64(delta) / period.Seconds()
-	switch ideal := time.Duration(float64(c.now) * rate / renewalBudget); {
+	switch ideal := time.Duration(float64(c.now) * rate / float64(renewalBudget*c.cpus)); {
 	case ideal > c.now:
 		c.now = ideal
 	case ideal < c.now*3/4:

@@ -15,7 +15,7 @@ func TestLease(t *testing.T) {
 		{28 * time.Second, 28 * time.Second},
 		{time.Minute, time.Minute},
 	} {
-		l := leaseControl{base: c.base}
+		l := leaseControl{base: c.base, cpus: 1}
 		var renewals uint64
 		for range 10 {
 			l.now = l.next(renewals, time.Second, false)
@@ -36,5 +36,16 @@ func TestLease(t *testing.T) {
 	}
 	if longest := longestLease + longestLease/8; longest > 30*time.Second {
 		t.Errorf("a lease may last %v", longest)
+	}
+}
+
+// TestLeaseByCPU: a rate of renewals that stretches the lease on one CPU does not on sixteen.
+func TestLeaseByCPU(t *testing.T) {
+	for cpus, want := range map[int]time.Duration{1: 16 * time.Second, 2: 8 * time.Second, 16: 4 * time.Second} {
+		l := leaseControl{base: 4 * time.Second, cpus: cpus}
+		l.now = l.next(0, time.Second, false)
+		if got := l.next(4*renewalBudget, time.Second, false); got != want {
+			t.Errorf("%d CPUs: %v, want %v", cpus, got, want)
+		}
 	}
 }

@@ -340,6 +340,7 @@ func (p *Plane) pinnedLink(index int, kind string) (link.Link, error) {
 }
 
 func (p *Plane) newLink(index int, kind string) (link.Link, error) {
+	p.counts(index)
 	switch kind {
 	case "xdp":
 		prog := p.special[index]

@@ -392,6 +392,7 @@ func (l *Labels) leaveImposer() error {
 
 // attachImposer puts a program at the inner end of the imposer, in the place of an earlier one.
 func (p *Plane) attachImposer(index int, prog *ebpf.Program) error {
+	p.counts(index)
 	path := p.pin("links", linkName(index, imposerKind))
 	if err := p.detachImposers(path); err != nil {
 		return err

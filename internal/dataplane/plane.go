@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -86,6 +87,8 @@ type Plane struct {
 	types  *btf.Cache       // the kernel's, for the programs that the first label tables come with
 	loaded map[tcLoaded]int // numbers in the instructions of all objects
 
+	inUse [tcAbiMAX_PORTS]atomic.Bool // rows of counters that can be other than zero
+
 	refused map[int]error // ports without the XDP program that is wanted, by ifindex
 	table   table
 	raise   sync.Mutex // Bump reads, then writes; Forget clears bits that it alone reads, and reads ports
@@ -139,6 +142,9 @@ func (p *Plane) begin(o Options) error {
 		p.TookOver = true
 		if err := p.load(o, pinned); err != nil {
 			return err
+		}
+		for row := range p.inUse { // what an earlier process counted
+			p.inUse[row].Store(true)
 		}
 		return p.adoptLinks()
 	}

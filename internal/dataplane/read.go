@@ -95,9 +95,9 @@ const (
 func (p *Plane) Counters(stage, index int) (Counters, error) {
 	row := stage*int(tcAbiMAX_PORTS) + index%int(tcAbiMAX_PORTS)
 	var c Counters
-	for at := row * tallySize; at < int(p.count.Size()); at += countersOfCPU {
+	for cpu := range ebpf.MustPossibleCPU() { // there is room for more
 		var t tcTally
-		if _, err := p.count.ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(&t)), tallySize), int64(at)); err != nil {
+		if _, err := p.count.ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(&t)), tallySize), int64(cpu*countersOfCPU+row*tallySize)); err != nil {
 			return c, fmt.Errorf("counters: %w", err)
 		}
 		for r := range c.Packets {
@@ -108,11 +108,18 @@ func (p *Plane) Counters(stage, index int) (Counters, error) {
 	return c, nil
 }
 
-// Totals sums the counters of a stage over all rows.
+// counts notes that programs which count run on an interface, before they do.
+func (p *Plane) counts(index int) { p.inUse[index%int(tcAbiMAX_PORTS)].Store(true) }
+
+// Totals sums the counters of a stage over all rows that any port has used: on many CPUs the others
+// are megabytes.
 func (p *Plane) Totals(stage int) (Counters, error) {
 	var sum Counters
-	for i := 0; i < int(tcAbiMAX_PORTS); i++ {
-		c, err := p.Counters(stage, i)
+	for row := range p.inUse {
+		if !p.inUse[row].Load() {
+			continue
+		}
+		c, err := p.Counters(stage, row)
 		if err != nil {
 			return sum, err
 		}

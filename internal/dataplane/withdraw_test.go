@@ -114,6 +114,15 @@ func TestWithdraw(t *testing.T) {
 	if got.Frames != r.Sent || got.Lost+got.Duplicates+got.Bad() != 0 || xdp.Of("egress_gone") != 0 {
 		t.Errorf("sent %d, arrived %+v, %d found their egress gone", r.Sent, got, xdp.Of("egress_gone"))
 	}
+	var all Counters
+	for row := range int(tcAbiMAX_PORTS) {
+		c, err := p.Counters(StageXDP, row)
+		must(err)
+		all.Add(&c)
+	}
+	if all != xdp {
+		t.Errorf("the rows in use hold %+v, all of them %+v", xdp, all)
+	}
 	hits := xdp.Of("hit")
 	if hits < r.Sent/8 {
 		t.Errorf("%d hits in XDP of %d frames: the test did not test", hits, r.Sent)
