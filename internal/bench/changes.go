@@ -95,7 +95,7 @@ func (r *rig) paced(flows int, rate float64) (*source, error) {
 	g, err := traffic.NewGenerator(traffic.Config{
 		NS: r.top.Client.NS, Device: r.top.Client.Device, CPU: core(), Rate: rate, Frames: f,
 	})
-	return &source{g, f.Size}, err
+	return &source{g, f.Size, f.Flows}, err
 }
 
 // round measures once.

@@ -39,6 +39,15 @@ type DemoSize struct {
 	HitShare float64 `json:"hit_share"`
 }
 
+// noise is by how much a rate may differ from another that is the same on a quiet machine.
+const noise = 0.25
+
+// Quiet reports whether the figures of a size can be compared with each other: nothing is faster
+// than the limit, and the kernel forwards as much before as after.
+func (s *DemoSize) Quiet() bool {
+	return s.On <= s.Limit && max(s.Before, s.After) <= (1+noise)*min(s.Before, s.After)
+}
+
 // DemoPair is a figure without and with shunt.
 type DemoPair struct {
 	Off float64 `json:"off"`

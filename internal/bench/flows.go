@@ -67,7 +67,7 @@ var flowCases = []flowCase{
 	{flows: 1, ofLimit: 0.75, window: 5 * time.Second},
 	{flows: 1000, ofLimit: 0.75, window: 5 * time.Second},
 	{flows: 100_000, ofLimit: 0.5, window: 30 * time.Second},
-	{flows: 1_000_000, window: 30 * time.Second, slots: 1 << 21, once: true, newcomers: 200_000},
+	{flows: 1_000_000, window: 30 * time.Second, slots: 1 << 21, once: true, newcomers: 100_000},
 }
 
 const (

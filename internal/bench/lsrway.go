@@ -78,7 +78,7 @@ func newLSRWay(r *rig, of *LSRResult, back bool) (w *lsrWay, err error) {
 	if err != nil {
 		return w, err
 	}
-	w.source = &source{g, of.BytesIn}
+	w.source = &source{Generator: g, size: of.BytesIn}
 	if back && r.mode == Limit {
 		if w.redirect, err = traffic.AttachRedirect(router.NS, r.top.WAN.Device, r.top.LAN.Device); err != nil {
 			return w, err

@@ -101,7 +101,8 @@ func core() int { return runtime.NumCPU() - 1 }
 // source is a generator that remembers how long its frames are.
 type source struct {
 	*traffic.Generator
-	size int // bytes of Ethernet, without FCS
+	size  int // bytes of Ethernet, without FCS
+	flows int
 }
 
 // source makes UDP frames of size bytes from client to server, on the one core.
@@ -122,7 +123,7 @@ func (r *rig) sourceOf(f traffic.Frames) (*source, error) {
 	g, err := traffic.NewGenerator(traffic.Config{
 		NS: r.top.Client.NS, Device: r.top.Client.Device, CPU: core(), Frames: f,
 	})
-	return &source{g, f.Size}, err
+	return &source{g, f.Size, f.Flows}, err
 }
 
 // clear returns the router to the kernel alone: really detached, not paused.
@@ -199,8 +200,12 @@ func (r *rig) start(ctx context.Context, args ...string) (err error) {
 // for another while: until the daemon attaches XDP, and
 // until most frames are hits if they are to be.
 func (r *rig) warm(ctx context.Context, g *source, more time.Duration) error {
-	for deadline := time.Now().Add(warmPatience); r.daemon != nil; {
-		p, err := r.send(ctx, g, warmBurst)
+	// Between two bursts the whole flow table is counted, which takes longer than a flow may be idle
+	// before it counts from zero again: each must be long enough for every flow to be learned.
+	burst := max(warmBurst, time.Duration(g.flows*hellos)*time.Microsecond/2)
+	patience := warmPatience + 10*burst
+	for deadline := time.Now().Add(patience); r.daemon != nil; {
+		p, err := r.send(ctx, g, burst)
 		if err != nil {
 			return err
 		}
@@ -213,7 +218,7 @@ func (r *rig) warm(ctx context.Context, g *source, more time.Duration) error {
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("bench: %s: the daemon does not become fast in %v (XDP attached: %t, hits: %.0f %%); its log ends: %s",
-				r.mode, warmPatience, fast, 100*p.HitShare(), tail(r.daemon.Log()))
+				r.mode, patience, fast, 100*p.HitShare(), tail(r.daemon.Log()))
 		}
 	}
 	_, err := r.send(ctx, g, more)

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -109,6 +110,13 @@ func pages() map[string]func(*page) {
 		"lab-lsr":   func(p *page) { printLSR(p, exampleLSR()) },
 		"lab-chain": func(p *page) { printChain(p, exampleChain()) },
 		"demo":      func(p *page) { printDemo(p, demo) },
+		"demo-noisy": func(p *page) {
+			noisy := *demo
+			noisy.Sizes = slices.Clone(demo.Sizes)
+			noisy.Sizes[0].Limit = 8e6     // less than shunt reached
+			noisy.Sizes[3].After = 800_000 // a third less than before
+			printDemo(p, &noisy)
+		},
 	}
 }
 
