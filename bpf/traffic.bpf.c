@@ -74,6 +74,7 @@ struct frame_template {
 	__u32 stay;		/* frames of a flow in a row; 0: one */
 	__u32 room;		/* bytes in front of the frame that are not sent: headroom for the router */
 	__u32 label_at, entry;	/* label stack entry, and that of flow 0: the label rises by one with the flow */
+	__u32 first;		/* number of the first flow: others send those before it */
 };
 
 const volatile struct frame_template traffic_template = {};
@@ -127,6 +128,7 @@ int traffic_generate(struct xdp_md *ctx)
 	c->flow = flow;
 	flow = now;
 write:
+	flow += t->first;
 
 	/* The page comes back as the router left it: write all of it. */
 #pragma unroll

@@ -26,7 +26,7 @@ target, or counters that do not add up, make the exit code 1. The machine should
   shunt bench flows --json`,
 	}
 	group(cmd, e.benchFirewall(), e.benchFlows(), e.benchRules(), e.benchTCP(), e.benchConnections(), e.benchInstructions(), e.benchChanges(),
-		e.benchAttacks(), e.benchLabels())
+		e.benchAttacks(), e.benchLabels(), e.benchCores())
 	return cmd
 }
 
@@ -215,6 +215,23 @@ a flood of packets besides: how soon is it obeyed? Under three minutes.`,
 	}, printChanges, func(r *bench.ChangesReport) []bench.Target { return r.Targets })
 	cmd.Flags().BoolVar(&busy, "busy", false, "measure how soon a change is obeyed on busy CPUs")
 	return cmd
+}
+
+// coresWindow is how long each phase of `shunt bench cores` is measured.
+const coresWindow = time.Second
+
+func (e *env) benchCores() *cobra.Command {
+	return measuring(e, &cobra.Command{
+		Use:   "cores",
+		Short: "1, 2, 4 and so on CPUs, with NAT and without",
+		Long: `Sends 64-byte UDP through conntrack and a drop policy, in a flow for each CPU, whose generator, router
+and sink share that CPU: with nothing attached, with shunt, and with an empty XDP redirect. Each CPU must
+sink what it sent. About a minute on two CPUs, five on sixteen.`,
+		Example: `  shunt bench cores
+  shunt bench cores --json --rounds 1`,
+	}, func(ctx context.Context, o bench.Options) (*bench.CoresReport, error) {
+		return bench.Cores(ctx, o, coresWindow)
+	}, printCores, func(r *bench.CoresReport) []bench.Target { return r.Targets })
 }
 
 // labelsSize is what `shunt bench labels` measures: changes are wanted for 5 s.

@@ -101,6 +101,12 @@ func pages() map[string]func(*page) {
 				{Load: bench.LoadFlood, P50: 0.0101, P99: 0.1157, Max: 0.2, Hits: 0.5, Samples: make([]float64, 150)},
 			}, Targets: benchTargets})
 		},
+		"bench-cores": func(p *page) {
+			printCores(p, &bench.CoresReport{Head: benchHead("cores"), Points: []bench.CoresPoint{
+				{NAT: true, CPUs: 1, Kernel: spread, Shunt: spread, Limit: spread, Speedup: ratio},
+				{CPUs: 16, Kernel: spread, Shunt: bench.Spread{Median: 123456789}, Limit: bench.Spread{Median: 123456789}, Speedup: bench.Spread{Median: 13.8}},
+			}, Targets: benchTargets})
+		},
 		"bench-labels": func(p *page) {
 			printLabels(p, &bench.LabelsReport{Head: benchHead("labels"), Labels: 1000000, Load: bench.Spread{Median: 12.34, Min: 9.8, Max: 101.2}, Batch: 100, Rate: 100000,
 				Replace: spread, Changes: spread, Singly: spread, MapBytes: 500e6, EmptyBytes: 30e6, OwnBytes: 1234e6,

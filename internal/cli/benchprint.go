@@ -179,6 +179,22 @@ func printChanges(p *page, r *bench.ChangesReport) {
 	printTargets(p, r.Targets)
 }
 
+func printCores(p *page, r *bench.CoresReport) {
+	printHead(p, r.Head)
+	t := newTable(">CPUS", "NAT", ">KERNEL PPS", ">A CPU", ">SHUNT PPS", ">A CPU", ">LIMIT PPS", ">SPEEDUP")
+	for _, c := range r.Points {
+		nat := "no"
+		if c.NAT {
+			nat = "yes"
+		}
+		n := float64(c.CPUs)
+		t.add(fmt.Sprint(c.CPUs), nat, bench.Thousands(c.Kernel.Median), si(c.Kernel.Median/n), bench.Thousands(c.Shunt.Median), si(c.Shunt.Median/n),
+			bench.Thousands(c.Limit.Median), fixed(c.Speedup.Median, 2)+"x")
+	}
+	p.table(t)
+	printTargets(p, r.Targets)
+}
+
 func printLabels(p *page, r *bench.LabelsReport) {
 	printHead(p, r.Head)
 	t := newTable(">LABELS", ">PACKETS/S", ">LEAST", ">MOST", ">MAD")

@@ -67,6 +67,7 @@ type FirewallOptions struct {
 	Flowtable  bool // the kernel's own software fast path, in the same rules
 	Offloads   Offloads
 	MTU        int  // bytes, 0: 1500
+	Queues     int  // of each veth, the n-th for CPU n; 0: one
 	Neighbours bool // permanent ones everywhere, so that no ARP is sent
 }
 
@@ -133,10 +134,10 @@ func (t *Topology) build(o FirewallOptions) error {
 		return err
 	}
 	t.place(spaces[0], spaces[1], spaces[2])
-	if err := t.Connect(t.Client, t.LAN, o.Offloads, o.MTU); err != nil {
+	if err := t.connect(t.Client, t.LAN, o.Offloads, o.MTU, max(o.Queues, 1)); err != nil {
 		return err
 	}
-	if err := t.Connect(t.Server, t.WAN, o.Offloads, o.MTU); err != nil {
+	if err := t.connect(t.Server, t.WAN, o.Offloads, o.MTU, max(o.Queues, 1)); err != nil {
 		return err
 	}
 	if err := t.route(); err != nil {

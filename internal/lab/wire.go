@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 )
 
 // Offloads says what a veth pair pretends to be.
@@ -36,11 +37,20 @@ func (e End) String() string { return e.NS.name + "/" + e.Device }
 // router keeps its own. Both ends get GRO, and so a NAPI context, without which
 // a veth loses every frame that XDP redirects to its peer (veth_xdp_xmit).
 func (l *Lab) Connect(host, router End, offloads Offloads, mtu int) error {
+	return l.connect(host, router, offloads, mtu, 1)
+}
+
+// connect is Connect with a number of queues at both ends.
+func (l *Lab) connect(host, router End, offloads Offloads, mtu, queues int) error {
 	if mtu == 0 {
 		mtu = 1500
 	}
-	pair := fmt.Sprintf("link add %s netns %s address %s mtu %d type veth peer name %s netns %s address %s mtu %d\n",
-		host.Device, host.NS.name, host.MAC, mtu, router.Device, router.NS.name, router.MAC, mtu)
+	many := ""
+	if queues > 1 {
+		many = fmt.Sprintf(" numtxqueues %d numrxqueues %d", queues, queues)
+	}
+	pair := fmt.Sprintf("link add %s netns %s address %s mtu %d%s type veth peer name %s netns %s address %s mtu %d%s\n",
+		host.Device, host.NS.name, host.MAC, mtu, many, router.Device, router.NS.name, router.MAC, mtu, many)
 	if err := ip("", pair); err != nil {
 		return err
 	}
@@ -55,11 +65,29 @@ func (l *Lab) Connect(host, router End, offloads Offloads, mtu int) error {
 		return err
 	}
 	for _, e := range []End{host, router} {
+		if err := e.steer(queues); err != nil {
+			return err
+		}
 		if err := e.up(); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// steer gives each CPU a transmit queue of its own (XPS), whose frames the other end then takes in on
+// the same CPU. What XDP redirects goes by CPU anyhow (veth_select_rxq).
+func (e End) steer(queues int) error {
+	if queues == 1 {
+		return nil
+	}
+	var script strings.Builder
+	for n := range queues {
+		mask := fmt.Sprintf("%x", uint32(1)<<(n%32)) + strings.Repeat(",00000000", n/32)
+		fmt.Fprintf(&script, "echo %s > /sys/class/net/%s/queues/tx-%d/xps_cpus\n", mask, e.Device, n)
+	}
+	_, err := e.NS.Run("sh", "-ec", script.String())
+	return err
 }
 
 func (e End) features(words ...string) error {

@@ -62,6 +62,7 @@ type Frames struct {
 	Protocol           Protocol
 	Size               int    // bytes of the Ethernet frame without FCS: MinSize to 1518
 	Flows              int    // 1 to 1,048,576; 0: 1
+	First              int    // number of the first of them, where other generators send the ones before it
 	Scatter            bool   // frames one after the other belong to flows far apart, as in real traffic
 	Reverse            bool   // the other direction: flows differ by destination, ICMP is echo reply
 	TOS                uint8  // DSCP and ECN
@@ -148,8 +149,8 @@ func (f *Frames) check() error {
 		return fmt.Errorf("traffic: fragments are of IPv4, flags and sequence numbers of TCP, and no flow stays for %d frames", f.Stay)
 	case f.Room < 0 || f.Room > maxRoom:
 		return fmt.Errorf("traffic: %d bytes of room: at most %d", f.Room, maxRoom)
-	case f.Flows < 0 || f.Flows > MaxFlows:
-		return fmt.Errorf("traffic: %d flows: at most %d", f.Flows, MaxFlows)
+	case f.Flows < 0 || f.First < 0 || f.First+f.Flows > MaxFlows:
+		return fmt.Errorf("traffic: %d flows: at most %d", f.First+f.Flows, MaxFlows)
 	case int(vary.Port())+min(f.Flows, portsPerGroup) > 1<<16:
 		return fmt.Errorf("traffic: port %d: too high for %d flows", vary.Port(), f.Flows)
 	case int(other.Port())+groups >= 1<<16, int(lastWord(vary.Addr()))+groups >= 1<<16:
@@ -217,7 +218,7 @@ func (f *Frames) template() (frame []byte, t bpfFrameTemplate) {
 	putPattern(frame[l.payload+int(bpfTrafficTRAFFIC_MARK):])
 
 	t.Flows = uint32(f.Flows)
-	t.Step = f.step()
+	t.Step, t.First = f.step(), uint32(f.First)
 	t.MarkAt = uint32(l.payload)
 	f.vary(l, &t)
 	t.Stay, t.Room = uint32(f.Stay), uint32(f.Room)

@@ -119,15 +119,34 @@ func (s *Sink) epoch() (uint32, error) {
 	return epoch, err
 }
 
+// rows are the figures of each CPU.
+func (s *Sink) rows() (rows []bpfTotals, epoch uint32, err error) {
+	if epoch, err = s.epoch(); err == nil {
+		err = s.objects.Totals.Lookup(uint32(0), &rows)
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("traffic: sink: %w", err)
+	}
+	return rows, epoch, nil
+}
+
+// ByCPU returns how many marked frames each CPU has counted.
+func (s *Sink) ByCPU() ([]uint64, error) {
+	rows, epoch, err := s.rows()
+	frames := make([]uint64, len(rows))
+	for cpu, r := range rows {
+		if r.Epoch == epoch {
+			frames[cpu] = r.Frames
+		}
+	}
+	return frames, err
+}
+
 // Stats adds up what all CPUs have counted.
 func (s *Sink) Stats() (Stats, error) {
-	epoch, err := s.epoch()
+	rows, epoch, err := s.rows()
 	if err != nil {
-		return Stats{}, fmt.Errorf("traffic: sink: %w", err)
-	}
-	var rows []bpfTotals
-	if err := s.objects.Totals.Lookup(uint32(0), &rows); err != nil {
-		return Stats{}, fmt.Errorf("traffic: sink: %w", err)
+		return Stats{}, err
 	}
 	var sum Stats
 	for _, r := range rows {
