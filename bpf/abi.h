@@ -355,7 +355,9 @@ struct transmit {
 	__u32 polls;			/* NAPI polls that were seen to end */
 	__u32 waits;			/* ifindex of whose poll XDP waits for, 0: none */
 	__u32 bulks, least;		/* since then: ends_poll() */
-	__u64 zero[3];
+	__u64 before;			/* sent when this window began: loses_many() */
+	__u32 window, lost;		/* jiffies at its begin, and frames lost since */
+	__u64 zero;
 };
 
 /* XDP leaves it as metadata in front of packets that TC ingress must look at. */

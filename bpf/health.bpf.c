@@ -2,7 +2,8 @@
 /*
  * health.bpf.c: is the fast path well? The daemon's heartbeat, and what became of
  * redirected frames: a driver that takes none says so only in the kernel's
- * tracepoints (design rule 9). And where NAPI polls end.
+ * tracepoints (design rule 9). And where NAPI polls end. The programs stay attached while the daemon is
+ * dead: then they act on a loss themselves.
  */
 #include "verdict.h"
 #include "flow.h"
@@ -15,6 +16,36 @@ static __always_inline int is_here(const struct net_device *dev)
 }
 
 enum { BULK = 16, POLL = 64 };	/* DEV_MAP_BULK_SIZE, NAPI_POLL_WEIGHT */
+
+static __always_inline int daemon_lives(void) { return !passed(ctl.beat + ctl.beat_max, now_jiffies()); }
+
+/* Take XDP from an egress that loses frames, as the daemon does while it lives: first nothing more is learned for
+ * it, then nothing is used that was. A daemon gives it back. */
+static __noinline int mute(__u32 ifindex)
+{
+	struct port *p = bpf_map_lookup_elem(&ports, &ifindex);
+
+	if (!p || !(p->flags & PORT_XDP_TX))
+		return 0;
+	__sync_fetch_and_and(&p->flags, ~PORT_XDP_TX);
+	if (__sync_fetch_and_add(&ctl.gen, 1) + 1 == GEN_NEVER)
+		__sync_fetch_and_add(&ctl.gen, 1);
+	return 0;
+}
+
+/* A full queue now and then is no reason: as checkTransmits(), over 16 frames and over one in eight within 100 ms. */
+static __always_inline int loses_many(struct transmit *t, __u32 drops)
+{
+	__u32 now = now_jiffies();
+
+	if (now - t->window > ctl.hz / 10) {
+		t->window = now;
+		t->lost = 0;
+		t->before = t->sent;
+	}
+	t->lost += drops;
+	return t->lost > 16 && t->lost > (t->sent - t->before + t->lost) / 8;
+}
 
 /* Does a full bulk end the NAPI poll that XDP waits for? It leaves at the poll's end, or to make
  * room for a frame that is redirected already but not in the queue yet (bq_enqueue()): then the
@@ -37,7 +68,7 @@ static __noinline int ends_poll(struct transmit *t, __u64 cpu, __u32 port)
 /* A bulk that lost frames, or while XDP waits for a poll's end. */
 static __noinline int unusual(struct transmit *t, __u64 *ctx, __u64 cpu)
 {
-	const struct net_device *from = (void *)ctx[0];
+	const struct net_device *from = (void *)ctx[0], *to = (void *)ctx[1];
 	int sent = ctx[2], drops = ctx[3], err = ctx[4];
 
 	t->sent += (__u32)sent;		/* 0 with an error */
@@ -45,6 +76,8 @@ static __noinline int unusual(struct transmit *t, __u64 *ctx, __u64 cpu)
 		t->errors += drops;
 	else
 		t->drops += drops;
+	if (drops && !daemon_lives() && (err < 0 || loses_many(t, drops)))
+		mute(to->ifindex);
 	if (sent + drops == BULK && (!t->waits || t->waits != from->ifindex || !ends_poll(t, cpu, from->ifindex)))
 		return 0;
 	t->polls++;
@@ -84,12 +117,17 @@ int BPF_PROG(shunt_redirect_err, const struct net_device *dev, const struct bpf_
 	     int err, int map_type, __u32 map_id, __u32 index)
 {
 	const struct bpf_dtab_netdev *to;
+	__u32 ifindex;
 
 	if (map_type != BPF_MAP_TYPE_DEVMAP || !is_here(dev))
 		return 0;
 	/* `tgt` points to nothing known: not every kernel lets a program load it from its context */
-	if (!bpf_probe_read_kernel(&to, sizeof(to), &ctx[2]) && to)
-		transmit_of(this_cpu(), BPF_CORE_READ(to, dev, ifindex))->errors++;
+	if (bpf_probe_read_kernel(&to, sizeof(to), &ctx[2]) || !to)
+		return 0;
+	ifindex = BPF_CORE_READ(to, dev, ifindex);
+	transmit_of(this_cpu(), ifindex)->errors++;
+	if (!daemon_lives())
+		mute(ifindex);
 	return 0;
 }
 

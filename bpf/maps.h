@@ -56,7 +56,7 @@ static __always_inline void *row_of(void *table, __u64 cpu, __u32 rows, __u32 n,
 /* sample_keep() and flow_sweep() write; the daemon reads the samples. For each CPU one. */
 struct notebook notebooks[1] SEC(".data.notebooks");
 
-/* By ifindex. The daemon writes; TC egress reads when it learns. */
+/* By ifindex. The daemon writes, and while it is dead the tracepoint programs; TC egress reads when it learns. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_PORTS);

@@ -67,6 +67,9 @@ func (p *Plane) adoptLinks() error {
 			continue
 		}
 		index, err := strconv.Atoi(num)
+		if err == nil && index == watchers { // Watch replaces it
+			continue
+		}
 		prog := p.program(kind, index)
 		if err != nil || prog == nil {
 			return fmt.Errorf("%s: not a link of shunt; remove it", path)

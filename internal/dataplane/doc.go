@@ -9,6 +9,7 @@
 //
 //	DIR/maps/NAME            the maps of bpf/maps.h
 //	DIR/links/IFINDEX-KIND   one link per attached program: xdp, ingress, egress
+//	DIR/links/0-NAME         one per tracepoint program
 //
 // Open takes a directory over where the ABI version and the table size allow, replacing
 // the programs inside the links one by one, without a moment in which none is attached;

@@ -76,7 +76,7 @@ type Plane struct {
 	after  *ebpf.Program // TC ingress after XDP
 	out    *ebpf.Program
 	beat   *ebpf.Program
-	watch  []*ebpf.Program
+	watch  map[string]*ebpf.Program
 	links  map[string]*attachment
 	ports  map[int]Attach // as last wanted
 	ctl    *ebpf.Memory
@@ -272,7 +272,7 @@ func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
 	p.after = tc.Programs["shunt_after_xdp"]
 	p.xdp = xdp.Programs["shunt_xdp"]
 	p.beat = health.Programs["shunt_beat"]
-	p.watch = []*ebpf.Program{health.Programs["shunt_xmit"], health.Programs["shunt_redirect_err"]}
+	p.watch = map[string]*ebpf.Program{"xmit": health.Programs["shunt_xmit"], "redirect_err": health.Programs["shunt_redirect_err"]}
 	p.closers = append(p.closers, closing(tc), closing(xdp), closing(health))
 	for name, memory := range map[string]**ebpf.Memory{
 		controlMap: &p.ctl, flowsMap: &p.flows, countersMap: &p.count, transmitsMap: &p.sent,

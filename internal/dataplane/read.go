@@ -3,7 +3,9 @@
 package dataplane
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"unsafe"
 
@@ -162,14 +164,25 @@ func Types() (*btf.Spec, error) {
 	return spec.Types, nil
 }
 
-// Watch attaches the tracepoint programs that feed Transmit, for as long as the Plane is open.
+// watchers is what stands in the place of an ifindex in the pins of the tracepoint programs: no interface is 0.
+const watchers = 0
+
+// Watch attaches the tracepoint programs that feed Transmit, in the place of an earlier process's. They are
+// pinned: an egress may begin to lose frames while no daemon lives.
 func (p *Plane) Watch() error {
-	for _, prog := range p.watch {
+	for name, prog := range p.watch {
+		path := p.pin("links", linkName(watchers, name))
 		l, err := link.AttachTracing(link.TracingOptions{Program: prog})
 		if err != nil {
 			return fmt.Errorf("watch redirected frames: %w", err)
 		}
 		p.closers = append(p.closers, l.Close)
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if err := l.Pin(path); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	return nil
 }
