@@ -46,6 +46,7 @@ enum loaded {
 	SEGMENTS_SIZE,			/* in bytes */
 	LOSSES_SIZE,
 	SIGHTING_AGE,			/* after which a sighting teaches nothing, in ns; below 2^31 */
+	CT_LOOKUPS,			/* 1: programs can look conntrack up */
 };
 
 /*
@@ -178,6 +179,7 @@ enum slot_flag {
 	SLOT_CT = 16,			/* conntrack knows the flow */
 	SLOT_PAIRED = 32,		/* new addresses, ports and oif are known: so is the reverse key */
 	SLOT_LSP = 64,			/* its packets get labels (lsp.h): XDP sends them to where that is done */
+	SLOT_ZONED = 128,		/* conntrack cannot be asked about it (ends.h): another zone, or no look-up */
 };
 
 enum port_flag {
@@ -242,14 +244,16 @@ struct slot {
 	__u32 tcp_seq, tcp_ack;		/* end of the last segment seen, and what it acknowledged */
 	__u32 mark;			/* of the skb, for TC */
 	__u16 tcp_wnd;			/* window field last seen */
-	__u16 spent;			/* jiffies when a bound of policy was found to be passed; 0: it was not */
+	__u16 watch;			/* control.watch of when tcp_* were taken; 0: never */
 	/* line 2: IPv6 words, and what only the slow path reads */
 	struct flow_words in6, out6;
 	__u32 priority;			/* of the skb, for TC */
 	__u32 born;			/* jiffies when it was first armed */
-	__u16 asked;			/* jiffies when the daemon was last asked for be-liberal */
+	__u16 asked;			/* jiffies of the last request for be-liberal; after a SYN on a liberal connection
+					 * the lower half of the number that acknowledges that SYN */
 	__u8 given, taken;		/* marked packets that XDP gave to TC ingress, and that came there */
-	__u32 renewals;			/* leases proved again */
+	__u16 renewals;			/* leases proved again; stays at the most that it can be */
+	__u16 spent;			/* jiffies when a bound of policy was found to be passed; 0: it was not */
 };
 
 struct bucket {
@@ -317,7 +321,7 @@ struct control {
 	__u32 source_flows;		/* slots that one source may hold; 0: any number */
 	__u32 label_hold;		/* jiffies after its last heartbeat that labels are switched; ~0: for ever */
 	__u32 imposer;			/* ifindex of where IP packets get their labels; 0: none do */
-	__u32 zero;
+	__u32 watch;			/* 1 to 65535; raised when TCP is seen again after a pause, so tcp_* are stale */
 };
 
 /* IP addresses that begin alike, as a longest prefix match takes them. */

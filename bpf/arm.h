@@ -25,6 +25,21 @@ static __always_inline void slot_tell(struct slot *s, const struct sighting *g)
 		s->gen = GEN_NEVER;
 }
 
+/* From now on evidence counts. Conntrack has checked every packet until be-liberal was set, so its numbers are
+ * believed, not those of a packet that may have been forged since. If they are far from it, be-liberal is older
+ * and conntrack's numbers too: then the other direction must agree (slot_pair()). */
+static __always_inline void slot_evidence(struct slot *s, const struct lesson *l)
+{
+	if (!(l->flags & SLOT_LIBERAL) || s->flags & SLOT_LIBERAL)
+		return;
+	if (!is_watched(s) || !evidence_follows(s, l->end, l->ack)) {
+		s->watch = 0;
+		return;
+	}
+	s->tcp_seq = l->end;
+	s->tcp_ack = l->ack;
+}
+
 /* The only place where a slot becomes armed. */
 static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *skb, const struct sighting *g,
 					    const struct lesson *l)
@@ -41,7 +56,7 @@ static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *sk
 	if (s->state == SLOT_ARMED) {
 		/* several packets are under way when a lease ends: the first one counts */
 		if (s->gen != g->gen || passed(s->lease, now_jiffies()))
-			s->renewals++;
+			s->renewals += s->renewals != 0xffff;
 		reason = s->gen != g->gen || !differ(skb, s, g, l) ? REASON_RENEWED : REASON_CHANGED;
 	} else {
 		s->packets = 0;
@@ -53,6 +68,7 @@ static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *sk
 	s->lease = now_jiffies() + l->lease;
 	s->state = SLOT_ARMED;
 	s->count = 0;
+	slot_evidence(s, l);
 	s->flags = l->flags | (s->given == s->taken || ctl.no_marks ? 0 : SLOT_DRAIN);
 	s->dscp_in = g->tos & 0xfc;
 	s->dscp_out = l->rw.dscp;
@@ -74,12 +90,13 @@ static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *sk
 
 /* A connection's other direction must be found from either side, so that one FIN or
  * RST closes both: give it a slot that knows its reverse key, if it has none. Not static: see learn(). */
-__noinline int slot_pair(const struct slot *s, __u32 reverse_scale)
+__noinline int slot_pair(struct slot *s, __u32 reverse_scale)
 {
 	struct flow_words w = {};
 	struct flow_key k;
 	struct place at = {};
 	struct slot *rev;
+	int agree;
 
 	if (!s)			/* never, but the verifier asks */
 		return 0;
@@ -87,7 +104,12 @@ __noinline int slot_pair(const struct slot *s, __u32 reverse_scale)
 	rev = flow_find(&k, &w, &at);
 	if (!rev)
 		rev = flow_claim(&k, &w, &at);
-	if (!rev || rev->flags & SLOT_PAIRED || !flow_lock(rev, at.seq))
+	if (!rev)
+		return 0;
+	agree = is_watched(rev) && evidence_agrees(s->tcp_seq, s->tcp_ack, rev, REACH);
+	if (s->flags & SLOT_LIBERAL && !s->watch && agree)
+		s->watch = ctl.watch;
+	if (rev->flags & SLOT_PAIRED || !flow_lock(rev, at.seq))
 		return 0;
 	rev->saddr = s->key.daddr;
 	rev->daddr = s->key.saddr;
@@ -98,7 +120,12 @@ __noinline int slot_pair(const struct slot *s, __u32 reverse_scale)
 	rev->oif = port_of(&s->key);
 	rev->gen = s->gen;
 	rev->tcp_scale = reverse_scale;
-	rev->flags |= SLOT_PAIRED | (s->flags & SLOT_LIBERAL);
+	rev->flags |= SLOT_PAIRED | (s->flags & (SLOT_LIBERAL | SLOT_ZONED));
+	if (s->flags & SLOT_LIBERAL && !agree) {
+		rev->tcp_seq = s->tcp_ack;
+		rev->tcp_ack = s->tcp_seq;
+		rev->watch = s->watch;
+	}
 	flow_unlock(rev);
 	return 0;
 }

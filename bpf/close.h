@@ -3,52 +3,48 @@
  * close.h: how TCP connections begin and end. A SYN, FIN or RST goes to the kernel and takes
  * both directions out of use, at XDP and at TC ingress alike, whichever sees it first; and
  * since conntrack's window check is off for armed connections, FIN and RST are judged here.
+ * docs/security.md has the table of what is done with which segment.
  */
 #ifndef SHUNT_CLOSE_H
 #define SHUNT_CLOSE_H
 
 #include "parse.h"
-#include "flow.h"
+#include "connection.h"
 #include "sample.h"
 
 /* Behind an IP header that only the kernel can deal with (odd.h): ODD, that is what it leaves for, and who
  * calls takes a sample of it; UNSURE, the kernel may drop it before conntrack sees it. */
 enum odd_bit { ODD = 1, UNSURE = 2 };
 
-/* A SYN, FIN or RST, copied out of its frame so that the rare case does not keep the
- * frame of the common one in memory. */
-struct closing {
-	struct flow_key key;
-	struct flow_words in6;
-	enum reason reason;	/* TCP_SYN or TCP_CLOSE */
-	__u32 seq;
-	__u8 flags;		/* enum tcp_flag */
-	__u8 dmac[6];
-	__u8 odd;		/* enum odd_bit */
-};
-
-enum { MAXACKWINDOW = 66000 };		/* nf_conntrack_proto_tcp.c */
-
-/* Could this FIN or RST be real? Conntrack's own window check is off for armed
- * connections (be-liberal), so it is made here, as wide as conntrack's at least:
- * the sequence number lies around what the other side acknowledged last. */
-static __always_inline int plausible(__u32 seq, const struct slot *s, const struct slot *rev)
+/* A RST that refuses the SYN which came last (RFC 9293 3.10.7.1): it fits that, and not the
+ * connection of which conntrack still has an entry. */
+static __always_inline int refuses_syn(const struct closing *c, const struct slot *s)
 {
-	__u32 base, window = MAXACKWINDOW;
+	return (c->flags & (TCP_RST | TCP_ACK)) == (TCP_RST | TCP_ACK) && s->state == SLOT_SEEN &&
+	       s->flags & SLOT_LIBERAL && s->asked == (__u16)c->ack;
+}
 
-	if (rev && rev->tcp_wnd) {
-		__u32 advertised = (__u32)rev->tcp_wnd << (rev->tcp_scale & 15);
+/* Does this FIN or RST belong to the connection as these two entries know it? It does if it follows the last
+ * segment of its own side, or what the other side acknowledged last: one of the two may be old, if packets
+ * took another way in. It is looked for as far around as conntrack does, at least. */
+static __always_inline int belongs(const struct closing *c, const struct slot *s, const struct slot *rev)
+{
+	__u32 reach = UNHEARD;
 
-		base = rev->tcp_ack;
-		if (advertised > window)
-			window = advertised;
-	} else if (s->tcp_wnd) {
-		base = s->tcp_seq;
-		window = 1 << 20;
-	} else {
-		return 1;
+	if (rev && is_watched(rev)) {
+		reach = reach_of(rev);
+		if (in_reach(c->seq, rev->tcp_ack, reach))
+			return 1;
+	} else if (!is_watched(s)) {
+		return 1;		/* nothing is known */
 	}
-	return seq - base + window <= 2 * window;
+	return (is_watched(s) && in_reach(c->seq, s->tcp_seq, reach)) || refuses_syn(c, s);
+}
+
+/* Was the connection seen all along, from both sides? If not, a segment is not refused. */
+static __always_inline int is_known(const struct slot *s, const struct slot *rev)
+{
+	return s->flags & SLOT_LIBERAL && is_watched(s) && (!rev || is_watched(rev));
 }
 
 /* A reset that is the very next in sequence ends the connection (RFC 5961 3.2). Conntrack
@@ -65,7 +61,7 @@ static __always_inline void tell_reset(const struct closing *c, const struct slo
 		return;
 	if (s->state == SLOT_ARMED && __builtin_memcmp(c->dmac, s->dmac_in, sizeof(c->dmac)))
 		return;
-	if (!(s->tcp_wnd && c->seq == s->tcp_seq) && !(rev && rev->tcp_wnd && c->seq == rev->tcp_ack))
+	if (!(is_watched(s) && c->seq == s->tcp_seq) && !(rev && is_watched(rev) && c->seq == rev->tcp_ack))
 		return;
 	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 	if (!e)
@@ -98,24 +94,33 @@ static __always_inline void flow_fetch(const struct flow_key *k, const struct fl
 		(void)OUR(bucket_at(flow_bucket(h, i / WAYS))->way[i % WAYS].seq);
 }
 
-/* `seq` as flow_find() read it; if a writer was faster, it may have armed the slot just
- * now: look again, once. TCP_SYN (to SEEN): what is known is of an older connection. */
-static __always_inline void slot_close(struct slot *s, __u32 seq, const struct flow_key *k,
-				       const struct flow_words *w, enum reason why, __u32 lease)
+/* Forgets a connection that is over. */
+static __always_inline void slot_forget(struct slot *s)
 {
-	enum slot_state state = why == REASON_TCP_CLOSE ? SLOT_CLOSED : SLOT_SEEN;
+	s->flags = 0;
+	s->tcp_wnd = 0;
+	s->watch = 0;
+}
 
+/* `seq` as flow_find() read it; if a writer was faster, it may have armed the slot just
+ * now: look again, once. A SYN (to SEEN) may begin another connection, or be forged: while conntrack has
+ * its window check off, what is known stays, and ends.h asks conntrack later which it was. */
+static __always_inline void slot_close(struct slot *s, __u32 seq, const struct flow_key *k,
+				       const struct flow_words *w, const struct closing *c, __u32 lease)
+{
 	for (int i = 0; i < 2; i++, seq = OUR(s->seq)) {
 		if (!flow_lock(s, seq))
 			continue;
 		if (same_flow(s, k, w)) {
-			s->state = state;
-			s->why = why;
+			s->state = c->reason == REASON_TCP_CLOSE ? SLOT_CLOSED : SLOT_SEEN;
+			s->why = c->reason;
 			s->count = 0;
 			s->lease = lease;
-			if (state == SLOT_SEEN) {
-				s->flags = 0;
-				s->tcp_wnd = 0;
+			if (c->reason == REASON_TCP_SYN) {
+				if ((s->flags & (SLOT_LIBERAL | SLOT_ZONED)) == SLOT_LIBERAL)
+					s->asked = c->seq + 1;
+				else
+					slot_forget(s);
 			}
 		}
 		flow_unlock(s);
@@ -123,10 +128,11 @@ static __always_inline void slot_close(struct slot *s, __u32 seq, const struct f
 	}
 }
 
-/* Close both directions at once, whatever becomes of the packet. A function of its own:
+/* Closes both directions at once. Returns 1, and closes nothing, if a FIN or RST fits neither of them and
+ * flow_search() has not said that it fits another entry. A function of its own:
  * its registers and stack are not the common case's; and not static, so the verifier looks
  * at it once, for any packet, and does not multiply its branches with those before it. */
-__noinline enum reason flow_close(const struct closing *c)
+__noinline int flow_close(struct closing *c)
 {
 	struct slot *s, *rev = 0;
 	struct flow_words w = {};
@@ -135,33 +141,60 @@ __noinline enum reason flow_close(const struct closing *c)
 	__u32 until = now_jiffies();
 
 	if (!c)			/* never, but the verifier asks */
-		return REASON_TCP_CLOSE;
+		return 0;
 	flow_fetch(&c->key, &c->in6);
 	s = flow_find(&c->key, &c->in6, &at);
-	if (!s) {
-		if (!c->odd)
-			sample_keep(&c->key, &c->in6, about(c->reason, 0, 0));
-		return c->reason;
-	}
+	c->alone = !s;
+	if (!s)
+		return c->reason == REASON_TCP_CLOSE && !c->fits;
 	if (s->flags & SLOT_PAIRED) {
 		reverse_key(s, &k, &w);
 		rev = flow_find(&k, &w, &back);
 	}
+	c->zoned |= s->flags & SLOT_ZONED;
 	if (c->reason == REASON_TCP_CLOSE) {
-		/* what was not watched all along (a pause, another generation) is no evidence */
-		if (!plausible(c->seq, s, rev)) {
-			if (!(s->flags & SLOT_LIBERAL) || s->gen != ctl.gen)
-				return c->reason;
-			sample_keep(&c->key, &c->in6, about(REASON_TCP_IMPLAUSIBLE, 0, 0));
-			return REASON_TCP_IMPLAUSIBLE;
+		if (!c->fits && !belongs(c, s, rev)) {
+			c->known = is_known(s, rev);
+			return c->known || !(s->flags & SLOT_LIBERAL);
 		}
 		tell_reset(c, s, rev);
 		until += ctl.lease;
 	}
-	slot_close(s, at.seq, &c->key, &c->in6, c->reason, until);
+	slot_close(s, at.seq, &c->key, &c->in6, c, until);
 	if (rev)
-		slot_close(rev, back.seq, &k, &w, c->reason, until);
-	return c->reason;
+		slot_close(rev, back.seq, &k, &w, c, until);
+	return 0;
+}
+
+/* Forgets what is known: conntrack has begun another connection since, and judges that one itself. Not static, as
+ * flow_close() is not. */
+__noinline int flow_renounce(const struct closing *c)
+{
+	struct flow_words w = {};
+	struct flow_key k;
+	struct place at = {}, back = {};
+	struct slot *s, *rev = 0;
+
+	if (!c)			/* never, but the verifier asks */
+		return 0;
+	s = flow_find(&c->key, &c->in6, &at);
+	if (!s)
+		return 0;
+	if (s->flags & SLOT_PAIRED) {
+		reverse_key(s, &k, &w);
+		rev = flow_find(&k, &w, &back);
+	}
+	if (flow_lock(s, at.seq)) {
+		slot_forget(s);
+		s->state = SLOT_SEEN;
+		flow_unlock(s);
+	}
+	if (rev && flow_lock(rev, back.seq)) {
+		slot_forget(rev);
+		rev->state = SLOT_SEEN;
+		flow_unlock(rev);
+	}
+	return 0;
 }
 
 static __always_inline struct closing closing_of(const struct frame *f, enum reason reason)
@@ -172,20 +205,10 @@ static __always_inline struct closing closing_of(const struct frame *f, enum rea
 	__builtin_memcpy(c.dmac, f->data, sizeof(c.dmac));
 	if (within(f, tcp, sizeof(*tcp))) {
 		c.seq = __builtin_bswap32(tcp->seq);
+		c.ack = __builtin_bswap32(tcp->ack_seq);
 		c.flags = ((const __u8 *)tcp)[13];
 	}
 	return c;
-}
-
-/* A frame that parse.h found to be a SYN, FIN or RST. Returns what it is counted as:
- * TCP_IMPLAUSIBLE is to be dropped, the rest is the kernel's. */
-static __always_inline enum reason close_by(struct frame *f, enum reason reason)
-{
-	struct closing closing;
-
-	take_key(f);
-	closing = closing_of(f, reason);
-	return flow_close(&closing);
 }
 
 #endif

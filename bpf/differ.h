@@ -22,6 +22,7 @@ struct lesson {
 	__u16 mtu;
 	__u8 flags;
 	__u8 scale, reverse_scale;	/* of the windows that the two sides advertise */
+	__u32 end, ack;		/* where conntrack saw this direction last */
 };
 
 /* Addresses, ports and checksum, then the MACs: the rewrite without the index of the

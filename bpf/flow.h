@@ -19,6 +19,7 @@
 #include "frame.h"
 #include "source.h"
 #include "csum.h"
+#include "evidence.h"
 
 /* A fetching atomic is a full barrier in the BPF memory model. */
 #if defined(__TARGET_ARCH_x86) || !defined(__bpf__)
@@ -183,12 +184,23 @@ static __always_inline void slot_init(struct slot *s, const struct flow_key *k,
 	s->tcp_wnd = 0;
 	s->spent = 0;
 	s->tcp_scale = 0;
+	s->watch = 0;
 	s->count = 0;
 	s->seen = now;
 	s->lease = now;
 	s->asked = now - ctl.hz;
 	s->given = 0;
 	s->taken = 0;
+}
+
+/* May a slot be given away? IDLE_TCP: at the last, since FIN and RST of that connection are judged by it. */
+enum { IN_USE = 0, IDLE_TCP = 1, FREE = WAYS + 1 };
+
+static __always_inline __u32 slot_spare(const struct slot *s, __u32 now)
+{
+	if (!flow_free(s, now))
+		return IN_USE;
+	return s->state != SLOT_EMPTY && s->flags & SLOT_LIBERAL ? IDLE_TCP : FREE;
 }
 
 /* A free slot, now owned by the key and counted from zero. The emptier of the two
@@ -198,31 +210,31 @@ static __always_inline struct slot *flow_claim(const struct flow_key *k, const s
 {
 	__u32 now = now_jiffies(), free = 0;
 	__u64 h = flow_hash(k, w);
-	struct slot *best = 0;
+	struct slot *best;
 
 	for (int choice = 0; choice < 2; choice++) {
-		__u32 bucket = flow_bucket(h, choice), n = 0;
-		struct bucket *b = bucket_at(bucket);
-		struct slot *s = 0;
+		__u32 bucket = flow_bucket(h, choice), sum = 0, most = 0, chosen = 0;
 
 		for (int way = WAYS - 1; way >= 0; way--) {
-			if (!flow_free(&b->way[way], now))
-				continue;
-			n++;
-			s = &b->way[way];
-			if (n > free)
-				at->way = way;
+			__u32 spare = slot_spare(&bucket_at(bucket)->way[way], now);
+
+			sum += spare;
+			if (spare >= most) {
+				most = spare;
+				chosen = way;
+			}
 		}
-		if (n > free) {
-			free = n;
-			best = s;
+		if (sum > free) {
+			free = sum;
 			at->bucket = bucket;
+			at->way = chosen;
 		}
-		if (free == WAYS)
+		if (free == WAYS * FREE)
 			break;
 	}
-	if (!best)
+	if (!free)
 		return 0;
+	best = slot_at(at->bucket, at->way);
 	at->seq = OUR(best->seq);
 	if (!flow_lock(best, at->seq))
 		return 0;
@@ -236,8 +248,7 @@ static __always_inline struct slot *flow_claim(const struct flow_key *k, const s
 	return best;
 }
 
-/* Not static: the verifier looks at such a function once, for any arguments, and not again for each
- * way that comes here. */
+/* Not static: the verifier looks at such a function once, for any arguments. */
 __noinline int slot_sweep(__u32 bucket, __u32 way)
 {
 	struct slot *s = slot_at(LOADED(bucket, <<, BUCKET_SHIFT), way);
@@ -245,7 +256,8 @@ __noinline int slot_sweep(__u32 bucket, __u32 way)
 
 	if (!port_of(&s->key) || !flow_free(s, now) || !flow_lock(s, seq))
 		return 0;
-	if (flow_free(s, now)) {
+	/* a source that floods must not sweep the idle TCP connections of others away */
+	if (flow_free(s, now) && (slot_spare(s, now) == FREE || source_full(&s->key, &s->in6))) {
 		source_count(&s->key, &s->in6, -1);
 		s->state = SLOT_EMPTY;
 		*addresses_of(&s->key) = 0;
@@ -359,17 +371,26 @@ static __always_inline int flow_good(const struct slot *s, const struct frame *f
 	return !differ;
 }
 
-/* Where the connection stands, from every packet of it whichever way it goes: FIN and
- * RST are judged by it. */
+/* A packet that conntrack does not see moves the evidence if conntrack would have taken it. */
 static __always_inline void flow_evidence(struct slot *s, const struct frame *f)
 {
-	const struct tcphdr *tcp = f->l4;
+	__u32 end, ack;
 
-	if (f->proto != IPPROTO_TCP || !within(f, tcp, sizeof(*tcp)))
+	if (!has_evidence(f))
 		return;
-	s->tcp_seq = __builtin_bswap32(tcp->seq) + f->l4_len - tcp->doff * 4;
-	s->tcp_ack = __builtin_bswap32(tcp->ack_seq);
-	s->tcp_wnd = __builtin_bswap16(tcp->window);
+	end = end_of(f);
+	ack = ack_of(f);
+	if (mostly(evidence_follows(s, end, ack)))
+		evidence_put(s, f, end, ack);
+}
+
+/* While conntrack checks windows itself, any packet moves it: nothing is judged by it yet. */
+static __always_inline void flow_evidence_any(struct slot *s, const struct frame *f)
+{
+	if (!has_evidence(f))
+		return;
+	evidence_put(s, f, end_of(f), ack_of(f));
+	s->watch = ctl.watch;
 }
 
 /* One hit. Plain additions: a flow stays on one CPU (RSS); where it does not, figures
@@ -385,7 +406,8 @@ static __always_inline void flow_count(struct slot *s, const struct frame *f, __
  * go to the threshold. What comes of it is flow_slow()'s with BELOW_THRESHOLD. */
 static __always_inline int flow_young(const struct slot *s, __u32 now)
 {
-	return s->state == SLOT_SEEN && s->count + 1 < ctl.threshold && !passed(s->seen + ctl.idle, now);
+	return s->state == SLOT_SEEN && !(s->flags & SLOT_LIBERAL) && s->count + 1 < ctl.threshold &&
+	       !passed(s->seen + ctl.idle, now);
 }
 
 static __always_inline void flow_one_more(struct slot *s, const struct frame *f, __u32 now)
@@ -393,7 +415,7 @@ static __always_inline void flow_one_more(struct slot *s, const struct frame *f,
 	s->count++;
 	s->seen = now;
 	s->why = REASON_BELOW_THRESHOLD;
-	flow_evidence(s, f);
+	flow_evidence_any(s, f);
 }
 
 /* Count the packet for its flow; from the threshold on it is due for learning. */
@@ -446,11 +468,25 @@ static __always_inline void reverse_key(const struct slot *s, struct flow_key *k
 	}
 }
 
+int flow_agrees(const struct slot *s, __u32 end, __u32 ack);
+
+/* A packet that the kernel gets moves the evidence, too. What does not follow the last one needs a second
+ * witness; only the first packet after a pause does not, if it comes from the right station. */
+static __always_inline void flow_evidence_slow(struct slot *s, const struct frame *f)
+{
+	if (!has_evidence(f))
+		return;
+	if (s->flags & SLOT_LIBERAL && (is_watched(s) || (s->state == SLOT_ARMED && !same_macs(s, f))) &&
+	    !evidence_follows(s, end_of(f), ack_of(f)) && !flow_agrees(s, end_of(f), ack_of(f)))
+		return;
+	flow_evidence_any(s, f);
+}
+
 /* A packet that flow_check() gave to the kernel. One that differs from what is armed
  * teaches nothing while the lease lasts. */
 static __always_inline enum reason flow_slow(struct slot *s, const struct frame *f, enum reason reason)
 {
-	flow_evidence(s, f);
+	flow_evidence_slow(s, f);
 	if (reason == REASON_BELOW_THRESHOLD || is_due(reason))
 		reason = flow_sighted(s, f, reason);
 	else if (reason == REASON_CLOSED && passed(s->lease, now_jiffies()))

@@ -155,6 +155,10 @@ static __always_inline enum reason learn_tcp(struct nf_conn *ct, int dir, struct
 	flags &= seen;
 	seen |= BPF_CORE_READ(ct, proto.tcp.seen[0].flags);
 	if (!(flags & IP_CT_TCP_FLAG_BE_LIBERAL)) {
+		if (s->flags & SLOT_LIBERAL) {	/* that was an older connection */
+			s->flags &= ~SLOT_LIBERAL;
+			s->watch = 0;
+		}
 		ask_liberal(ct, s, family);
 		return REASON_CT_NOT_LIBERAL;
 	}
@@ -165,9 +169,13 @@ static __always_inline enum reason learn_tcp(struct nf_conn *ct, int dir, struct
 	l->flags |= SLOT_LIBERAL;
 	l->scale = BPF_CORE_READ(ct, proto.tcp.seen[0].td_scale);
 	l->reverse_scale = BPF_CORE_READ(ct, proto.tcp.seen[1].td_scale);
+	l->end = BPF_CORE_READ(ct, proto.tcp.seen[0].td_end);
+	l->ack = BPF_CORE_READ(ct, proto.tcp.seen[0].td_maxack);
 	if (dir) {
 		l->scale = l->reverse_scale;
 		l->reverse_scale = BPF_CORE_READ(ct, proto.tcp.seen[0].td_scale);
+		l->end = BPF_CORE_READ(ct, proto.tcp.seen[1].td_end);
+		l->ack = BPF_CORE_READ(ct, proto.tcp.seen[1].td_maxack);
 	}
 	return REASON_LEARNED;
 }
@@ -216,6 +224,8 @@ __noinline enum reason learn_conntrack(struct __sk_buff *skb, const struct sight
 	if (l->lease > (__u32)left / 2)
 		l->lease = left / 2;
 	l->flags |= SLOT_CT;
+	if (!has_lookups() || (bpf_core_field_exists(ct->zone.id) && BPF_CORE_READ(ct, zone.id)))
+		l->flags |= SLOT_ZONED;
 	/* their state machines live by chunks that conntrack would not see */
 	if (proto_of(&g->key) == IPPROTO_SCTP || proto_of(&g->key) == IPPROTO_DCCP)
 		return REASON_CT_NOT_ESTABLISHED;

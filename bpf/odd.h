@@ -118,6 +118,7 @@ __noinline int closing_odd(LOAD_CONTEXT *ctx, __u32 port, __u32 len, struct clos
 	c->flags = o.tcp[TCP_FLAGS];
 	c->reason = c->flags & TCP_SYN ? REASON_TCP_SYN : REASON_TCP_CLOSE;
 	c->seq = __builtin_bswap32(*(word *)(o.tcp + 4));
+	c->ack = __builtin_bswap32(*(word *)(o.tcp + 8));
 	*(word *)&c->key.sport = *(word *)o.tcp;
 	if (type == wire16(ETH_P_IP)) {
 		c->key.kind = kind_of(port, 4, IPPROTO_TCP);
@@ -131,17 +132,6 @@ __noinline int closing_odd(LOAD_CONTEXT *ctx, __u32 port, __u32 len, struct clos
 		c->key.daddr = o.ip[9];
 	}
 	return c->flags & (TCP_SYN | TCP_FIN | TCP_RST);
-}
-
-/* Its reason, or TCP_IMPLAUSIBLE: it is to be dropped, and a sample is kept. (Two calls, one after the
- * other, since the stack has no room for one in the other.) */
-static __always_inline enum reason close_odd(LOAD_CONTEXT *ctx, __u32 port, __u32 len, enum reason reason)
-{
-	struct closing c = {};
-
-	if (closing_odd(ctx, port, len, &c) && flow_close(&c) == REASON_TCP_IMPLAUSIBLE)
-		return REASON_TCP_IMPLAUSIBLE;
-	return reason;
 }
 
 #endif

@@ -7,7 +7,8 @@
 #include "parse.h"
 #define LOAD_CONTEXT struct __sk_buff
 #define LOAD_BYTES bpf_skb_load_bytes
-#include "odd.h"
+#define CT_LOOKUP bpf_skb_ct_lookup
+#include "ends.h"
 #include "skb.h"
 #include "edit.h"
 #include "sight.h"
@@ -176,7 +177,7 @@ static __always_inline int refuse(struct __sk_buff *skb, struct tally *c, struct
 		return refused(skb, c, reason, counted);
 	if (spent(reason, counted))
 		return leave(c, REASON_POLICED, DROP);
-	reason = close_by(f, reason);
+	reason = close_by(skb, f, reason);
 	return leave(c, reason, reason == REASON_TCP_IMPLAUSIBLE ? DROP : NEXT);
 }
 

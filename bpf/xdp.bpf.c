@@ -7,7 +7,8 @@
 #include "parse.h"
 #define LOAD_CONTEXT struct xdp_md
 #define LOAD_BYTES bpf_xdp_load_bytes
-#include "odd.h"
+#define CT_LOOKUP bpf_xdp_ct_lookup
+#include "ends.h"
 #include "edit.h"
 #include "sample.h"
 #include "meter.h"
@@ -150,7 +151,7 @@ __noinline int refuse(struct xdp_md *ctx, __u32 reason)
 	if (reason == REASON_TCP_CLOSE || reason == REASON_TCP_SYN) {
 		if (over_rate(reason))
 			return out(f.port, REASON_POLICED, XDP_DROP);
-		reason = close_by(&f, reason);
+		reason = close_by(ctx, &f, reason);
 		return out(f.port, reason, reason == REASON_TCP_IMPLAUSIBLE ? XDP_DROP : XDP_PASS);
 	}
 	if (is_odd(reason))
@@ -185,6 +186,8 @@ __noinline int unknown(struct xdp_md *ctx, struct first *first)
 	if (ctl.threshold > 1)
 		return out(f.port, REASON_BELOW_THRESHOLD, XDP_PASS);
 	s->why = REASON_LEARNING;
+	if (packet_of(&f, ctx))
+		flow_evidence_any(s, &f);	/* it may be learned before the next one comes */
 	return punt(ctx, s, REASON_LEARNING);
 }
 

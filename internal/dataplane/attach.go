@@ -316,6 +316,9 @@ func (p *Plane) attach(index int, kinds ...string) error {
 		if p.links[name] != nil {
 			continue
 		}
+		if kind == "ingress" {
+			p.table.unwatch(index)
+		}
 		l, err := p.pinnedLink(index, kind)
 		if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) {
 			return ErrTaken

@@ -288,7 +288,7 @@ func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
 	if pinned != nil {
 		return nil
 	}
-	if err := p.writeControl(tcControl{Abi: uint32(ABIVersion), Gen: 1, Secret: newSecret(o.Flows / int(tcAbiWAYS)), Mix: random64() | 1, LabelHold: math.MaxUint32}); err != nil {
+	if err := p.writeControl(tcControl{Abi: uint32(ABIVersion), Gen: 1, Watch: 1, Secret: newSecret(o.Flows / int(tcAbiWAYS)), Mix: random64() | 1, LabelHold: math.MaxUint32}); err != nil {
 		return err
 	}
 	for name, m := range p.maps {
@@ -316,7 +316,7 @@ func (o Options) loaded() map[tcLoaded]int {
 	return map[tcLoaded]int{
 		tcLoadedCPUS: cpus() - 1, tcLoadedNETNS: int(o.Netns),
 		tcLoadedBUCKET_SHIFT: 32 - bits.Len(uint(o.Flows/int(tcAbiWAYS)-1)),
-		tcLoadedSIGHTING_AGE: int(cmp.Or(o.SightingAge, DefaultSightingAge)),
+		tcLoadedSIGHTING_AGE: int(cmp.Or(o.SightingAge, DefaultSightingAge)), tcLoadedCT_LOOKUPS: ctLookups(),
 	}
 }
 
@@ -385,6 +385,9 @@ func (p *Plane) Configure(s Settings) {
 		off = 0
 	}
 	was := p.control().TcpOff
+	if s.TCP && was != 0 {
+		p.unwatched()
+	}
 	p.setWord(unsafe.Offsetof(c.TcpOff), off)
 	if off != was {
 		p.Bump() // a hit does not ask: with TCP off nothing of TCP is armed
@@ -405,6 +408,9 @@ func (p *Plane) SetLiveLease(jiffies uint32) {
 func (p *Plane) Pause(paused bool) {
 	var c tcControl
 	if !paused {
+		if p.Paused() {
+			p.unwatched()
+		}
 		p.setWord(unsafe.Offsetof(c.Paused), 0)
 		return
 	}

@@ -164,7 +164,7 @@ func (s *Slot) Flow() Flow {
 		State: s.State(), Why: reasonWord(raw.Why),
 		DSCPIn: int(raw.DscpIn >> 2), DSCPOut: int(raw.DscpOut >> 2),
 		MTU: int(raw.Mtu), Generation: raw.Gen, Lease: raw.Lease, Seen: raw.Seen, Born: raw.Born,
-		Count: s.Sighted(), Renewals: raw.Renewals, Packets: raw.Packets, Bytes: raw.Bytes,
+		Count: s.Sighted(), Renewals: uint32(raw.Renewals), Packets: raw.Packets, Bytes: raw.Bytes,
 		Mark: raw.Mark, Priority: raw.Priority,
 		MACIn:  [2]net.HardwareAddr{raw.DmacIn[:], raw.SmacIn[:]},
 		MACOut: [2]net.HardwareAddr{raw.DmacOut[:], raw.SmacOut[:]},

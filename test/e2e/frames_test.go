@@ -82,17 +82,17 @@ func (w *wire) collect(wait time.Duration, want func(packet) bool) (got []packet
 	}
 }
 
-// packet is one TCP or UDP packet over IPv4.
+// packet is one TCP or UDP packet.
 type packet struct {
 	source, dest netip.AddrPort
 	proto        layers.IPProtocol
 	seq, ack     uint32
 	flags        string // of TCP: some of SAFR
-	badSum       bool   // L4 checksum
+	badSum       bool   // L4 checksum, over IPv4
 	payload      []byte
 }
 
-// frame builds the packet with right lengths; the checksum is wrong by one bit with badSum.
+// frame builds the packet over IPv4 with right lengths; the checksum is wrong by one bit with badSum.
 func (p packet) frame(from, to net.HardwareAddr) []byte {
 	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: p.proto, Flags: layers.IPv4DontFragment,
 		SrcIP: p.source.Addr().AsSlice(), DstIP: p.dest.Addr().AsSlice()}
@@ -123,15 +123,23 @@ func (p packet) frame(from, to net.HardwareAddr) []byte {
 	return frame
 }
 
-// decode reads a frame; ok is false for anything else than TCP and UDP over IPv4.
+// decode reads a frame; ok is false for anything else than TCP and UDP.
 func decode(frame []byte) (p packet, ok bool) {
 	g := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy)
-	ip, _ := g.NetworkLayer().(*layers.IPv4)
-	if ip == nil || g.TransportLayer() == nil {
+	var src, dst netip.Addr
+	switch ip := g.NetworkLayer().(type) {
+	case *layers.IPv4:
+		src, _ = netip.AddrFromSlice(ip.SrcIP)
+		dst, _ = netip.AddrFromSlice(ip.DstIP)
+		p.proto, p.badSum = ip.Protocol, l4Sum(ip) != 0xffff
+	case *layers.IPv6:
+		src, _ = netip.AddrFromSlice(ip.SrcIP)
+		dst, _ = netip.AddrFromSlice(ip.DstIP)
+		p.proto = ip.NextHeader
+	}
+	if !src.IsValid() || g.TransportLayer() == nil {
 		return p, false
 	}
-	src, _ := netip.AddrFromSlice(ip.SrcIP)
-	dst, _ := netip.AddrFromSlice(ip.DstIP)
 	var sport, dport uint16
 	switch l4 := g.TransportLayer().(type) {
 	case *layers.TCP:
@@ -151,9 +159,7 @@ func decode(frame []byte) (p packet, ok bool) {
 	default:
 		return p, false
 	}
-	p.proto = ip.Protocol
 	p.source, p.dest = netip.AddrPortFrom(src, sport), netip.AddrPortFrom(dst, dport)
-	p.badSum = l4Sum(ip) != 0xffff
 	return p, true
 }
 

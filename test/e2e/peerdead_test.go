@@ -61,7 +61,7 @@ func peerStopsUnattended(t *testing.T, dead bool) {
 
 	var late, lost uint64
 	for _, a := range got {
-		if a.at.After(done.Add(lease + lease/2)) {
+		if a.at.After(done.Add(2 * lease)) {
 			late++
 		}
 	}
@@ -69,7 +69,7 @@ func peerStopsUnattended(t *testing.T, dead bool) {
 	gap := longestGap(got, changed.Add(-5*time.Millisecond), time.Now())
 	t.Logf("sent %d, %d of them before; arrived %d, %d of them over a lease after; longest gap %v, the change took %v",
 		n, before, len(got), late, gap, done.Sub(changed))
-	if gap > done.Sub(changed)+lease+lease/2 {
+	if gap > done.Sub(changed)+2*lease {
 		t.Errorf("nothing arrived for %v; a lease of %v is right", gap, lease)
 	}
 	if limit := (n - before) / 2; lost > limit {

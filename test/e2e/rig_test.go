@@ -28,6 +28,7 @@ type rig struct {
 	t *testing.T
 	*lab.Topology
 	daemon *lab.Daemon
+	args   []string // of that daemon
 	api    *api.Client
 }
 
@@ -66,7 +67,7 @@ func (r *rig) start(path string, args ...string) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.daemon = d
+	r.daemon, r.args = d, args
 }
 
 // terminate ends the daemon by SIGTERM and waits.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strconv"
 	"testing"
 	"time"
 
@@ -108,6 +109,46 @@ func TestPausedTransfer(t *testing.T) {
 				t.Errorf("armed after the end: %+v", armed)
 			}
 			r.believed()
+		})
+	}
+}
+
+// TestPortsUsedAgain: both ends of a connection vanish without a word, conntrack loses it, and another one begins
+// between the same ports. It is short: nothing of it is learned, and its end fits nothing that is known.
+func TestPortsUsedAgain(t *testing.T) {
+	const port = 34500
+	for _, way := range []string{"xdp", "tc"} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			r := staleTalk(t, way, port).r
+			for i, reset := range []bool{false, true} {
+				port := uint16(port + 1 + i)
+				k := r.connect(port)
+				k.say(20)
+				r.eventually("both directions are armed", patience, func() bool { k.say(5); return r.armedFrom(port, way) == 2 })
+				for _, n := range []*lab.NS{r.Client.NS, r.Server.NS} {
+					r.must(n.NFT("table inet mute { chain out { type filter hook output priority 0; policy drop; }; }"))
+				}
+				for _, c := range []*net.TCPConn{k.client, k.server} {
+					c.SetLinger(0)
+					c.Close()
+				}
+				time.Sleep(20 * time.Millisecond)
+				for _, n := range []*lab.NS{r.Client.NS, r.Server.NS} {
+					r.must(n.NFT("delete table inet mute"))
+				}
+				if out, err := r.LAN.NS.Run("conntrack", "-D", "-p", "tcp", "--sport", strconv.Itoa(int(port))); err != nil {
+					t.Fatal(err, out)
+				}
+				k = r.connect(port)
+				k.say(1)
+				if s := r.state(port); s != ctEstablished {
+					t.Errorf("conntrack's state is %d, want %d (ESTABLISHED)", s, ctEstablished)
+				}
+				k.finish("a short connection", byClient, reset)
+				r.eventually("conntrack has heard of it", patience, func() bool { return r.state(port) != ctEstablished })
+				r.believed()
+			}
 		})
 	}
 }

@@ -62,12 +62,12 @@ type Slot struct {
 	Packets, Bytes   uint64
 	TcpSeq, TcpAck   uint32
 	Mark             uint32
-	TcpWnd, Spent    uint16
+	TcpWnd, Watch    uint16
 	In6, Out6        Words
 	Priority, Born   uint32
 	Asked            uint16
 	Given, Taken     uint8
-	Renewals         uint32
+	Renewals, Spent  uint16
 }
 
 // The values of enum slot_state and enum slot_flag.
@@ -83,6 +83,7 @@ const (
 	FlagCT      = 16
 	FlagPaired  = 32
 	FlagLSP     = 64
+	FlagZoned   = 128
 )
 
 // ways is the number of slots in a bucket.
@@ -99,7 +100,7 @@ type Control struct {
 	Policed                         uint64
 	Rates                           [64]Rate
 	SourceFlows, LabelHold          uint32
-	Imposer, Zero                   uint32
+	Imposer, Watch                  uint32
 }
 
 // Rate is struct rate: nanoseconds between packets, and how far ahead of that they may be.

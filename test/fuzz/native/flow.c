@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * flow.c: bpf/flow.h and close.h against a table that knows nothing of buckets: one record
- * per key, searched from its start, with times that do not wrap. The input is a list of
+ * flow.c: bpf/flow.h and what judges FIN and RST (ends.h) against a table that knows nothing of buckets:
+ * one record per key, searched from its start, with times that do not wrap. The input is a list of
  * operations on 48 keys in 32 slots; after each of them every key is looked up.
  *
  * A key comes in pairs: 2i and 2i+1 are the two directions of connection i, of TCP, behind
- * NAT. The clock starts anywhere, mostly near its turn, and stops before it has turned
+ * NAT. Some connections have a second pair of keys, at other ports: their packets moved. The clock starts
+ * anywhere, mostly near its turn, and stops before it has turned
  * once, since from then on old leases seem good (flow.h, passed()).
  *
  * Input: start of the clock, secrets, operations (enum op) with what they take.
@@ -13,17 +14,37 @@
 #include "native.h"
 #include "parse.h"
 #include "flow.h"
-#include "close.h"
+
+static int load_bytes(void *ctx, uint32_t at, void *to, uint32_t size) { return -1; }
+
+#undef BPF_CORE_READ
+#define BPF_CORE_READ(from, field) (from)->field
+#define bpf_csum_diff(from, from_size, to, to_size, seed) 0
+#define LOAD_CONTEXT void
+#define LOAD_BYTES load_bytes
+#define CT_LOOKUP native_lookup
+#include "ends.h"
+
+/* Conntrack: it has no entry, or one with these flags. */
+static struct nf_conn native_ct;
+static int native_tracked;
+
+struct nf_conn *native_lookup(void *ctx, struct bpf_sock_tuple *tuple, __u32 size, struct bpf_ct_opts *opts, __u32 opts_size)
+{
+	return native_tracked ? &native_ct : 0;
+}
+
+void bpf_ct_release(struct nf_conn *ct) {}
 
 enum { KEYS = 48, SLOTS = BUCKETS * WAYS, FRAME = 14 + 40 + 20 };
 
-enum op { OP_PACKET, OP_TIME, OP_ARM, OP_CLOSE, OP_GENERATION, OP_WRITER, OP_LOOK, OP_DRAIN, OPS };
+enum op { OP_PACKET, OP_TIME, OP_ARM, OP_CLOSE, OP_GENERATION, OP_WRITER, OP_LOOK, OP_DRAIN, OP_WATCH, OPS };
 
 /* One flow, as it should be. */
 struct record {
-	int known, paired, liberal;
+	int known, paired, liberal, zoned;
 	enum slot_state state;
-	uint32_t count, gen, seq, ack, window, scale;
+	uint32_t count, gen, seq, ack, window, scale, watch, asked;
 	uint64_t seen, lease;
 	struct slot *slot;
 };
@@ -41,18 +62,32 @@ static void set_clock(uint64_t t)
 
 static int is_six(int k) { return k % 8 >= 6; }
 
+/* The key of the same packets at another port; -1: there is none. */
+static int other_port(int k)
+{
+	switch (k / 2 % 8) {
+	case 4: return k + 2;
+	case 5: return k - 2;
+	case 3: return k + 8;
+	case 7: return k - 8;
+	}
+	return -1;
+}
+
+static int is_moved(int k) { return other_port(k) >= 0 && other_port(k) < k; }
+
 /* Either direction of connection k / 2, from its own side; the client's is translated. */
 static void key_of(int k, struct flow_key *key, struct flow_words *w)
 {
-	uint32_t n = k / 2, port = 1000 + n % 3;
+	uint32_t n = (is_moved(k) ? other_port(k) : k) / 2, port = 1000 + n % 3, in = 1 + k % 2 + 2 * is_moved(k);
 
 	memset(w, 0, sizeof(*w));
 	if (k % 2)
 		*key = (struct flow_key){ .saddr = 0x0a000001 + n / 3, .daddr = 0x0c000001, .sport = 80,
-					  .dport = port + 5 * n, .kind = kind_of(2, is_six(k) ? 6 : 4, IPPROTO_TCP) };
+					  .dport = port + 5 * n, .kind = kind_of(in, is_six(k) ? 6 : 4, IPPROTO_TCP) };
 	else
 		*key = (struct flow_key){ .saddr = 0x0b000001, .daddr = 0x0a000001 + n / 3, .sport = port,
-					  .dport = 80, .kind = kind_of(1, is_six(k) ? 6 : 4, IPPROTO_TCP) };
+					  .dport = 80, .kind = kind_of(in, is_six(k) ? 6 : 4, IPPROTO_TCP) };
 	key->saddr += k % 2 ? 0 : n << 8;
 	if (is_six(k))
 		for (int i = 0; i < 3; i++) {
@@ -140,6 +175,7 @@ static void look_at_all(void)
 		WANT(s->seen == (uint32_t)(r->seen + clock_from), "time of key %d", i);
 		WANT(s->lease == (uint32_t)(r->lease + clock_from), "lease of key %d", i);
 		WANT(s->tcp_seq == r->seq && s->tcp_ack == r->ack && s->tcp_wnd == r->window, "TCP of key %d", i);
+		WANT(s->watch == r->watch, "watch %u of key %d, not %u", r->watch, i, s->watch);
 	}
 	for (int i = 0; i < SLOTS; i++)
 		used += flows[i / WAYS].way[i % WAYS].state != SLOT_EMPTY;
@@ -149,7 +185,7 @@ static void look_at_all(void)
 /* What a claim for this key may do: any free one of its four places, unless a writer is in. */
 static struct slot *claim(int i)
 {
-	int free = 0, writer = 0, places = 0;
+	int free = 0, writer = 0, places = 0, plain = 0;
 	struct record *r = &records[i];
 	struct place at = {};
 	struct flow_words w;
@@ -169,6 +205,7 @@ static struct slot *claim(int i)
 		if (!o || slow_free(o)) {
 			free++;
 			writer += s == held;
+			plain += s != held && !(o && o->liberal);
 		}
 	}
 	s = flow_claim(&k, &w, &at);
@@ -184,19 +221,51 @@ static struct slot *claim(int i)
 	WANT(!s->flags && s->given == s->taken, "a slot like new");
 	if (owner_of(s)) {
 		WANT(slow_free(owner_of(s)), "nobody in use evicted by key %d", i);
+		WANT(!owner_of(s)->liberal || !plain || writer, "idle TCP evicted at the last, by key %d", i);
 		*owner_of(s) = (struct record){};
 	}
-	*r = (struct record){ .known = 1, .state = SLOT_SEEN, .slot = s, .seen = now, .lease = now,
-			      .seq = s->tcp_seq, .ack = s->tcp_ack };	/* worth nothing without a window */
-	WANT(!s->tcp_wnd && !s->tcp_scale, "no window of another flow");
+	*r = (struct record){ .known = 1, .state = SLOT_SEEN, .slot = s, .seen = now, .lease = now, .asked = s->asked,
+			      .seq = s->tcp_seq, .ack = s->tcp_ack };	/* worth nothing without a watch */
+	WANT(!s->tcp_wnd && !s->tcp_scale && !s->watch, "no evidence of another flow");
 	return s;
 }
 
-static void evidence(struct record *r, uint32_t seq, uint32_t ack, uint16_t window)
+/* Is a number within `reach` of another, either way round the circle? */
+static int near(uint32_t a, uint32_t b, uint32_t reach) { return a - b <= reach || b - a <= reach; }
+
+static uint32_t slow_window(const struct record *r, uint32_t least)
 {
+	uint32_t window = r->window << r->scale;
+
+	return window > least ? window : least;
+}
+
+static int slow_watched(const struct record *r) { return r->watch && r->watch == ctl.watch; }
+
+/* Under 8 MB from the last one, and 8 MB behind it. */
+static int slow_follows(uint32_t number, uint32_t last)
+{
+	return near(number, last, 8 << 20) && number != last + (8 << 20);
+}
+
+/* What a packet does to what is known of key i. */
+static void evidence(int i, uint32_t seq, uint32_t ack, uint16_t window, int hit, int other_station)
+{
+	struct record *r = &records[i], *rev = &records[i ^ 1];
+	int moves = slow_follows(seq + 100, r->seq) && slow_follows(ack, r->ack);
+
+	if (!hit && !moves && r->paired && rev->known && slow_watched(rev))
+		moves = near(seq + 100, rev->ack, slow_window(r, slow_window(rev, 8 << 20))) &&
+			near(ack, rev->seq, slow_window(r, slow_window(rev, 8 << 20)));
+	if (!hit && (!r->liberal || (!slow_watched(r) && !(r->state == SLOT_ARMED && other_station))))
+		moves = 1;
+	if (!moves)
+		return;
 	r->seq = seq + 100;
 	r->ack = ack;
 	r->window = window;
+	if (!hit)
+		r->watch = ctl.watch;
 }
 
 /* One packet, as both ways in treat it. */
@@ -205,10 +274,21 @@ static void packet(int i, struct input *in)
 	uint32_t seq = take32(in), ack = take32(in);
 	struct record *r = &records[i];
 	uint16_t window = take16(in);
-	unsigned odd = take8(in);
+	unsigned odd = take8(in), edge = odd >> 4 & 3;
 	enum reason reason, want;
 	struct segment x;
 
+	odd &= 3;
+	if (edge == 1) {	/* about as far as the next one may be */
+		seq = r->seq + (8 << 20) - 100 - (seq & 3);
+		ack = r->ack + (ack & 1);
+	} else if (edge == 2) {
+		seq = r->seq - 100;
+		ack = r->ack - (8 << 20) - 1 + (ack & 3);
+	} else if (edge == 3) {	/* where the other side says */
+		seq = records[i ^ 1].ack - 100 + (int8_t)seq;
+		ack = records[i ^ 1].seq + (int8_t)ack;
+	}
 	segment(&x, i, seq, ack, window, TCP_ACK);
 	if (odd == 1)
 		x.bytes[11] ^= 1;
@@ -238,7 +318,7 @@ static void packet(int i, struct input *in)
 	WANT(!!flow_good(r->slot, &x.f, now_jiffies()) ==
 	     (!want && r->slot->flags & SLOT_XDP && !(r->slot->flags & SLOT_DRAIN)), "key %d", i);
 
-	evidence(r, seq, ack, window);
+	evidence(i, seq, ack, window, !want, odd == 1);
 	if (!want) {
 		flow_count(r->slot, &x.f, 1, x.f.l4_len);
 		return;
@@ -280,11 +360,12 @@ static void arm(int i, struct input *in)
 	memcpy(s->dmac_in, x.bytes, 12);
 	s->dscp_in = tos_of(&x.f) & 0xfc;
 	s->label_in = label_of(&x.f);
-	s->flags = flags & (SLOT_XDP | SLOT_DRAIN | SLOT_LIBERAL | SLOT_PAIRED);
+	s->flags = flags & (SLOT_XDP | SLOT_DRAIN | SLOT_LIBERAL | SLOT_PAIRED | SLOT_ZONED);
 	s->tcp_scale = r->scale = take8(in) % 15;	/* RFC 7323 2.2 */
 	s->given = flags >> 4;
 	r->paired = flags & SLOT_PAIRED;
 	r->liberal = flags & SLOT_LIBERAL;
+	r->zoned = flags & SLOT_ZONED;
 	s->state = r->state = SLOT_ARMED;
 	s->gen = r->gen = ctl.gen;
 	s->count = r->count = 0;
@@ -293,86 +374,7 @@ static void arm(int i, struct input *in)
 	flow_unlock(s);
 }
 
-/* Is a number within `reach` of another, either way round the circle? */
-static int near(uint32_t a, uint32_t b, uint32_t reach) { return a - b <= reach || b - a <= reach; }
-
-static uint32_t reach_of(const struct record *r)
-{
-	uint32_t window = r->window << r->scale;
-
-	return window > 66000 ? window : 66000;
-}
-
-static int slow_plausible(const struct record *r, const struct record *rev, uint32_t seq)
-{
-	if (rev && rev->window)
-		return near(seq, rev->ack, reach_of(rev));
-	return !r->window || near(seq, r->seq, 1 << 20);
-}
-
-static void slow_close(struct record *r, enum slot_state state, uint64_t lease)
-{
-	if (r->slot == held)
-		return;
-	r->state = state;
-	r->count = 0;
-	r->lease = lease;
-	if (state == SLOT_SEEN) {
-		r->window = 0;
-		r->paired = r->liberal = 0;
-	}
-}
-
-/* SYN, FIN and RST: judged, told to conntrack, and both directions are closed at once. */
-static void close_flow(int i, struct input *in)
-{
-	unsigned flags = take8(in), near_by = take8(in), told = native_events;
-	struct record *r = &records[i], *rev = &records[i ^ 1];
-	uint32_t seq = take32(in);
-	const struct event *e = (void *)native_event;
-	enum reason reason, want;
-	enum slot_state state;
-	struct segment x;
-	uint64_t until;
-	int reset, stranger = near_by >> 4 & 1;	/* for another machine */
-
-	if (near_by & 1)
-		seq = r->seq;
-	if (near_by & 2)
-		seq = rev->ack + (int16_t)seq;
-	if (near_by & 4)	/* the very edges of what is believed, and one beyond */
-		seq = near_by & 8 ? rev->ack + reach_of(rev) + (seq & 1) : rev->ack - reach_of(rev) - (seq & 1);
-	flags = flags & (TCP_SYN | TCP_FIN | TCP_RST) ? flags : TCP_RST;
-	want = flags & TCP_SYN ? REASON_TCP_SYN : REASON_TCP_CLOSE;
-	segment(&x, i, seq, 0, 0, flags);
-	x.bytes[5] ^= stranger;
-	if (!r->known || !r->paired || !rev->known)
-		rev = 0;
-	reset = r->known && flags & TCP_RST && !(flags & (TCP_SYN | TCP_FIN | TCP_URG)) && !(stranger && r->state == SLOT_ARMED) && r->liberal && r->state != SLOT_CLOSED &&
-		((r->window && seq == r->seq) || (rev && rev->window && seq == rev->ack));
-
-	reason = close_by(&x.f, want);
-	if (!r->known) {
-		WANT(reason == want && native_events == told, "nothing for key %d", i);
-		return;
-	}
-	if (want == REASON_TCP_CLOSE && !slow_plausible(r, rev, seq)) {
-		want = r->liberal && r->gen == ctl.gen ? REASON_TCP_IMPLAUSIBLE : want;
-		WANT(reason == want && native_events == told, "reason %d for key %d, not %d", want, i, reason);
-		return;
-	}
-	WANT(reason == want, "reason %d for key %d, not %d", want, i, reason);
-	WANT(native_events == told + reset, "a reset of key %d is told: %d", i, reset);
-	if (reset)
-		WANT(e->kind == EVENT_RESET && e->sport == x.f.key.sport && e->dport == x.f.key.dport &&
-		     e->saddr[is_six(i) ? 3 : 0] == x.f.key.saddr && e->daddr[is_six(i) ? 3 : 0] == x.f.key.daddr,
-		     "whose reset it is");
-	state = want == REASON_TCP_SYN ? SLOT_SEEN : SLOT_CLOSED;
-	until = now + (want == REASON_TCP_SYN ? 0 : ctl.lease);
-	slow_close(r, state, until);
-	if (rev)
-		slow_close(rev, state, until);
-}
+#include "flowends.h"
 
 static void drain(int i, struct input *in)
 {
@@ -418,6 +420,7 @@ static void begin(struct input *in)
 	ctl.hz = ctl.idle = 1000;
 	ctl.lease = 4000;
 	ctl.threshold = 3;
+	ctl.watch = 0xfffe;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -435,6 +438,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		case OP_ARM: arm(i, &in); break;
 		case OP_CLOSE: close_flow(i, &in); break;
 		case OP_GENERATION: ctl.gen++; break;
+		case OP_WATCH: ctl.watch = ctl.watch % 0xffff + 1; break;
 		case OP_WRITER: writer(i); break;
 		case OP_LOOK: if (!records[i].known) claim(i); break;
 		case OP_DRAIN: drain(i, &in); break;

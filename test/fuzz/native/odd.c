@@ -111,7 +111,7 @@ static void compare(const struct bytes *b, size_t at, unsigned unsure, const str
 	WANT(!memcmp(c->dmac, b->at, 6) && c->odd == (unsure ? ODD | UNSURE : ODD) && c->flags == tcp[13], "odd %u, flags %x", c->odd, c->flags);
 	WANT(be32((uint8_t *)&c->key.saddr) == be32(src + head) && be32((uint8_t *)&c->key.daddr) == be32(dst + head), "addresses");
 	WANT(!memcmp(c->in6.saddr, src, head) && !memcmp(c->in6.daddr, dst, head), "heads of addresses");
-	WANT(!memcmp(&c->key.sport, tcp, 4) && c->seq == be32(tcp + 4), "ports, sequence number %x", c->seq);
+	WANT(!memcmp(&c->key.sport, tcp, 4) && c->seq == be32(tcp + 4) && c->ack == be32(tcp + 8), "ports, sequence number %x", c->seq);
 	WANT(port_of(&c->key) == PORT && proto_of(&c->key) == 6 && family_of(&c->key) == (six ? 6 : 4), "kind %x", c->key.kind);
 	WANT(c->reason == (tcp[13] & 2 ? REASON_TCP_SYN : REASON_TCP_CLOSE), "reason %d", c->reason);
 }
