@@ -188,6 +188,33 @@ func TestEgressChain(t *testing.T) {
 	}
 }
 
+// TestHooksOnce: each filter is listed once and at the side that it is at, whichever qdisc holds it
+// and however many handles its kind has.
+func TestHooksOnce(t *testing.T) {
+	if !nltest.InNetns(t) {
+		return
+	}
+	nltest.Run(t, `
+		ip link add name va type veth peer name vb
+		ip link add name vc type veth peer name vd
+		tc qdisc add dev va ingress
+		tc qdisc add dev vc clsact`)
+	for _, words := range []string{"va parent ffff:", "vc ingress", "vc egress"} {
+		args := append(strings.Fields("filter add dev "+words), strings.Fields("prio 3 u32 match u32 0 0")...)
+		if out, err := exec.Command("tc", args...).CombinedOutput(); err != nil {
+			t.Fatalf("tc filter u32: %s", out)
+		}
+	}
+	for name, want := range map[string][]string{
+		"va": {"tc ingress filter u32 pref 3"},
+		"vc": {"tc ingress filter u32 pref 3"}, // the one at egress is part of the Queue
+	} {
+		if got, err := Hooks(links(t)[name]); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: hooks %q (%v), want %q", name, got, err, want)
+		}
+	}
+}
+
 // A link that went since it was listed has no hooks; that is no error.
 func TestHooksOfALinkThatIsGone(t *testing.T) {
 	if !nltest.InNetns(t) {
