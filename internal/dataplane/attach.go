@@ -425,7 +425,8 @@ func (p *Plane) freeIndex() (uint32, error) {
 	return 0, errors.New("the redirect map is full") // Fit sees to it that it is not
 }
 
-// ForeignTCX returns the names of other people's tcx programs at ingress and at egress of an interface.
+// ForeignTCX returns the names of other people's tcx programs at ingress and at egress of an interface,
+// always in the same order: callers compare them with those of the last time.
 func (p *Plane) ForeignTCX(index int) (ingress, egress []string, err error) {
 	if ingress, err = p.foreignTCX(index, "ingress", ebpf.AttachTCXIngress); err != nil {
 		return nil, nil, err
@@ -441,9 +442,13 @@ func (p *Plane) foreignTCX(index int, kind string, at ebpf.AttachType) ([]string
 	}
 	var names []string
 	for _, a := range q.Programs {
-		if !p.owns(index, kind, a.ID) {
-			names = append(names, programName(a.ID))
+		if p.owns(index, kind, a.ID) {
+			continue
 		}
+		if p.names[a.ID] == "" {
+			p.names[a.ID] = programName(a.ID)
+		}
+		names = append(names, p.names[a.ID])
 	}
 	return names, nil
 }

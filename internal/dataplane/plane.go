@@ -89,7 +89,8 @@ type Plane struct {
 
 	inUse [tcAbiMAX_PORTS]atomic.Bool // rows of counters that can be other than zero
 
-	refused map[int]error // ports without the XDP program that is wanted, by ifindex
+	refused map[int]error             // ports without the XDP program that is wanted, by ifindex
+	names   map[ebpf.ProgramID]string // other people's tcx programs; the daemon gives up the right to read a name
 	table   table
 	raise   sync.Mutex // Bump reads, then writes; Forget clears bits that it alone reads, and reads ports
 	obeyed  []obeyed   // by Forget, a while ago; under raise
@@ -122,7 +123,7 @@ func Open(o Options) (*Plane, error) {
 		return nil, err
 	}
 	p := &Plane{
-		dir: o.Dir, links: map[string]*attachment{}, ports: map[int]Attach{}, refused: map[int]error{}, special: map[int]*ebpf.Program{}, given: map[ebpf.ProgramID]bool{},
+		dir: o.Dir, links: map[string]*attachment{}, ports: map[int]Attach{}, refused: map[int]error{}, names: map[ebpf.ProgramID]string{}, special: map[int]*ebpf.Program{}, given: map[ebpf.ProgramID]bool{},
 		closers: []func() error{release},
 	}
 	if err := p.begin(o); err != nil {

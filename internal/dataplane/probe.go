@@ -38,7 +38,7 @@ func Probe() error {
 // Programs looks at an interface without a Plane: the id of shunt's XDP program there, if
 // dir holds a pinned link for it, and the names of other people's tcx programs at ingress and at egress.
 func Programs(dir string, index int) (own uint32, ingress, egress []string, err error) {
-	p := &Plane{dir: dir, links: map[string]*attachment{}}
+	p := &Plane{dir: dir, links: map[string]*attachment{}, names: map[ebpf.ProgramID]string{}}
 	defer p.Close()
 	for _, kind := range []string{"xdp", "ingress", "egress"} {
 		name := linkName(index, kind)

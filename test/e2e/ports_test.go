@@ -240,3 +240,21 @@ func TestFullTable(t *testing.T) {
 		})
 	}
 }
+
+// TestForeignProgramsLoggedOnce: a port with two foreign tcx programs, one at each side, is
+// refused with one log line, and the log stays quiet from then on.
+func TestForeignProgramsLoggedOnce(t *testing.T) {
+	r := newRig(t, lab.FirewallOptions{})
+	for _, attach := range []func(*lab.NS, string) (*foreign.Program, error){foreign.TCX, foreign.TCXEgress} {
+		p, err := attach(r.WAN.NS, r.WAN.Device)
+		r.must(err)
+		defer p.Close()
+	}
+	r.start(program, both...)
+	about := func() int { return strings.Count(r.daemon.Log(), "port=wan") }
+	first := about()
+	time.Sleep(15 * time.Second) // 15 reviews
+	if n := about(); first != 1 || n != 1 {
+		t.Errorf("%d lines about wan at the start, %d after fifteen reviews; want one", first, n)
+	}
+}
