@@ -9,6 +9,7 @@ import (
 
 	"shunt/internal/api"
 	"shunt/internal/cli"
+	"shunt/internal/config"
 	"shunt/internal/daemon"
 	"shunt/internal/dataplane"
 	"shunt/internal/doctor"
@@ -18,9 +19,29 @@ func main() {
 	doctor.Probe = probe
 	doctor.Programs = dataplane.Programs
 	cli.RunDaemon = daemon.Run
+	cli.Replace = daemon.Replace
 	cli.CleanUp = daemon.CleanUp
-	cli.Doctor = doctor.Run
+	cli.Pinned = pinned
+	cli.Doctor = examine
 	os.Exit(cli.Run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// pinned is what a daemon left; nil where it left nothing.
+func pinned(paths config.Paths) (cli.Unattended, error) {
+	p, err := daemon.OpenPinned(paths)
+	if p == nil {
+		return nil, err
+	}
+	return p, err
+}
+
+// examine is the doctor, who needs to know where the pins are.
+func examine(paths config.Paths, ports []string) ([]api.Check, error) {
+	paths, err := daemon.Locate(paths)
+	if err != nil {
+		return nil, err
+	}
+	return doctor.Run(paths, ports)
 }
 
 // probe puts what the data path finds into the doctor's words.

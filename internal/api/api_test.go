@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -256,4 +257,34 @@ func TestServeToldOfBrokenListener(t *testing.T) {
 	if err := NewServer(&fakeBackend{}).Serve(t.Context(), l); err == nil {
 		t.Error("a broken listener is not told")
 	}
+}
+
+// TestHung: a daemon that listens and says nothing is given up within seconds where it has the answer
+// at hand, and a verb as well.
+func TestHung(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "api.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c := NewClient(socket)
+	var wait sync.WaitGroup
+	for name, ask := range map[string]func(context.Context) error{
+		"status": func(ctx context.Context) error { _, err := c.Status(ctx); return err },
+		"ports":  func(ctx context.Context) error { _, err := c.Ports(ctx); return err },
+		"pause":  c.Pause, "resume": c.Resume, "stop": c.Stop,
+	} {
+		wait.Go(func() {
+			began := time.Now()
+			if err := ask(t.Context()); !errors.Is(err, ErrNoAnswer) || !strings.Contains(err.Error(), "--replace") {
+				t.Errorf("%s: %v", name, err)
+			}
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("%s: took %v", name, took)
+			}
+		})
+	}
+	wait.Wait()
 }

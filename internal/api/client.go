@@ -20,12 +20,22 @@ import (
 // ErrNoDaemon is what a Client's error wraps when nobody listens at the socket.
 var ErrNoDaemon = errors.New("no daemon answers")
 
+// ErrNoAnswer is what a Client's error wraps when a daemon listens and says nothing.
+var ErrNoAnswer = errors.New("the daemon does not answer")
+
+// How long a daemon may take: for what it has at hand, and for what may be a large table.
+const (
+	promptly  = 5 * time.Second
+	patiently = time.Minute
+)
+
 // Client asks a daemon. Its methods return errors of one line that name the socket and
 // the fix, or the daemon's own words.
 type Client struct {
 	socket  string
-	http    http.Client // gives up after a minute
-	patient http.Client // never does
+	prompt  http.Client
+	http    http.Client
+	patient http.Client // only the context ends it
 }
 
 // NewClient makes a client of the daemon at a socket, without connecting to it.
@@ -35,7 +45,8 @@ func NewClient(socket string) *Client {
 		return dialer.DialContext(ctx, "unix", socket)
 	}
 	transport := &http.Transport{DialContext: dial}
-	return &Client{socket, http.Client{Transport: transport, Timeout: time.Minute}, http.Client{Transport: transport}}
+	return &Client{socket, http.Client{Transport: transport, Timeout: promptly},
+		http.Client{Transport: transport, Timeout: patiently}, http.Client{Transport: transport}}
 }
 
 // Status asks for the daemon at a glance.
@@ -111,8 +122,11 @@ func (c *Client) exchange(ctx context.Context, x exchange) (*http.Response, erro
 		return nil, err
 	}
 	client := &c.http
-	if x.patient {
+	switch {
+	case x.patient:
 		client = &c.patient
+	case x.name == "status" || x.name == "ports" || x.method == http.MethodPost && x.body == nil:
+		client = &c.prompt
 	}
 	response, err := client.Do(request)
 	if err != nil {
@@ -146,7 +160,7 @@ func (c *Client) explain(err error) error {
 	case errors.Is(err, context.Canceled):
 		return errors.New("interrupted")
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%s: no answer in time; see the daemon's log", c.socket)
+		return fmt.Errorf("%s: %w; see its log, or take over from it with \"shunt run --replace\"", c.socket, ErrNoAnswer)
 	}
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {

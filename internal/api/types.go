@@ -50,6 +50,14 @@ const (
 	WayTC  = "tc"
 )
 
+// What the daemon and its data path are to the traffic, as in Status.State.
+const (
+	StateRunning    = "running"    // every port is fast
+	StateDegraded   = "degraded"   // for Status.Problems, some flows cannot be fast
+	StatePaused     = "paused"     // everything goes to the kernel
+	StateUnattended = "unattended" // no daemon lives or answers; what it attached goes on by itself
+)
+
 // Levels of a Check.
 const (
 	LevelOK   = "ok"
@@ -61,8 +69,10 @@ const (
 type Status struct {
 	Version          string                       `json:"version"`            // of the daemon's program
 	ABI              int                          `json:"abi"`                // layout of the pinned maps
-	PID              int                          `json:"pid"`                // of the daemon
-	Started          time.Time                    `json:"started"`            // when this daemon began
+	State            string                       `json:"state"`              // StateRunning, StateDegraded, StatePaused or StateUnattended
+	Problems         []Check                      `json:"problems"`           // what keeps flows from being fast, the worst first
+	PID              int                          `json:"pid"`                // of the daemon; 0 if none lives
+	Started          time.Time                    `json:"started,omitzero"`   // when this daemon began
 	Paused           bool                         `json:"paused"`             // everything goes to the kernel
 	Kernel           string                       `json:"kernel"`             // release, as uname -r
 	Generation       uint32                       `json:"generation"`         // entries of another one are not used

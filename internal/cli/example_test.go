@@ -110,7 +110,7 @@ func exampleDifferences() []api.Difference {
 
 func exampleStatus() api.Status {
 	return api.Status{
-		Version: "0.1.0", ABI: 1, PID: 1234, Started: noon.Add(-2*time.Hour - 3*time.Minute), Kernel: "6.18.44",
+		Version: "0.1.0", State: api.StateRunning, Problems: []api.Check{}, ABI: 1, PID: 1234, Started: noon.Add(-2*time.Hour - 3*time.Minute), Kernel: "6.18.44",
 		Generation: 17, Flows: api.FlowCount{Slots: 262144, Armed: 1204, Seen: 33, Closed: 12},
 		LeaseSeconds: 4, LeaseLiveSeconds: 30, Threshold: 10, Hits: 12345678, Punts: 223456,
 		Counters: map[string]map[string]uint64{

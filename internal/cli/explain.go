@@ -41,11 +41,11 @@ Other flows between the same addresses are told behind it. REASON is a word that
 			if err := readExplain(&query, all, args, cmd.Flags().Changed("top")); err != nil {
 				return usagef("explain: %w", err)
 			}
-			explanations, err := e.client().Explain(cmd.Context(), query)
+			explanations, err := e.explain(cmd.Context(), query)
 			if err != nil {
 				return err
 			}
-			return e.show(explanations, func(p *page) { printExplanations(p, query, explanations) })
+			return e.show(explanations, func(p *page) { e.sayUnattended(p); printExplanations(p, query, explanations) })
 		},
 	})
 	cmd.Flags().IntVar(&query.Top, "top", 0, "explain the busiest flows, so many: a `number`")

@@ -32,11 +32,11 @@ the kernel had the flow's last packet that was not repeated.`,
 			if err := filter.Check(); err != nil {
 				return usagef("flows: %w", err)
 			}
-			flows, err := e.client().Flows(cmd.Context(), filter)
+			flows, err := e.flows(cmd.Context(), filter)
 			if err != nil {
 				return err
 			}
-			return e.show(flows, func(p *page) { printFlows(p, flows, filter.Limit) })
+			return e.show(flows, func(p *page) { e.sayUnattended(p); printFlows(p, flows, filter.Limit) })
 		},
 	})
 	flags := cmd.Flags()

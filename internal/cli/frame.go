@@ -45,18 +45,18 @@ func idOf(f *api.Flow) flowID {
 
 // topPoller asks the daemon and remembers its last answer: rates are the difference.
 type topPoller struct {
-	client *api.Client
+	env    *env
 	at     time.Time
 	status api.Status
 	flows  map[flowID]api.Flow
 }
 
 func (t *topPoller) poll(ctx context.Context) (topState, error) {
-	status, err := t.client.Status(ctx)
+	status, err := t.env.status(ctx)
 	if err != nil {
 		return topState{}, err
 	}
-	flows, err := t.client.Flows(ctx, api.FlowFilter{Limit: topCandidates, Sort: api.SortPackets})
+	flows, err := t.env.flows(ctx, api.FlowFilter{Limit: topCandidates, Sort: api.SortPackets})
 	if err != nil {
 		return topState{}, err
 	}
@@ -105,11 +105,7 @@ func rate(before, after uint64, seconds float64) float64 {
 // is no limit. Every line ends with a newline.
 func render(s topState, width, height int) string {
 	var p page
-	paused := ""
-	if s.status.Paused {
-		paused = ", PAUSED"
-	}
-	p.line("shunt %s, up %s%s", s.status.Version, span(now().Sub(s.status.Started).Seconds()), paused)
+	p.line("shunt %s, %s", s.status.Version, upWords(s.status))
 	p.line("repeated %spps, the kernel has %spps: %s fast", rateWords(s.hits), rateWords(s.punts), part(s.hits, s.punts))
 	p.line("flows: %s armed, %s seen, of %s slots; generation %s", count(uint64(s.status.Flows.Armed)),
 		count(uint64(s.status.Flows.Seen)), count(uint64(s.status.Flows.Slots)), count(uint64(s.status.Generation)))
@@ -121,6 +117,21 @@ func render(s topState, width, height int) string {
 	}
 	p.table(t)
 	return crop(p.String(), width, height)
+}
+
+// upWords says how the daemon is.
+func upWords(s api.Status) string {
+	if s.State == api.StateUnattended {
+		return "NO DAEMON ANSWERS, what the last one left goes on"
+	}
+	words := "up " + span(now().Sub(s.Started).Seconds())
+	if s.Paused {
+		return words + ", PAUSED"
+	}
+	if s.State == api.StateDegraded {
+		return words + ", DEGRADED (shunt status says why)"
+	}
+	return words
 }
 
 // rateWords leaves the unit to be appended: "2.81 M", "640 ".

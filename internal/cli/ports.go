@@ -22,11 +22,11 @@ helps.`,
   shunt ports --json | jq '.[] | select(.state == "refused")'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ports, err := e.client().Ports(cmd.Context())
+			ports, err := e.ports(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return e.show(ports, func(p *page) { printPorts(p, ports) })
+			return e.show(ports, func(p *page) { e.sayUnattended(p); printPorts(p, ports) })
 		},
 	})
 }

@@ -34,6 +34,8 @@ import (
 var (
 	// RunDaemon is the daemon, until ctx ends or a client stops it.
 	RunDaemon func(ctx context.Context, cfg config.Config, paths config.Paths) error
+	// Replace ends a daemon that lives, leaving its data path to the next one.
+	Replace func(ctx context.Context, paths config.Paths) error
 	// CleanUp removes what a dead daemon left pinned. It refuses while one lives, and does
 	// nothing if nothing is left.
 	CleanUp func(paths config.Paths) error
@@ -56,6 +58,9 @@ type env struct {
 	out, err io.Writer
 	paths    config.Paths
 	json     bool
+
+	unattended bool // the last answer came from what is pinned
+	hung       bool // because a daemon lives and does not answer
 }
 
 func (e *env) client() *api.Client { return api.NewClient(e.paths.Socket()) }

@@ -19,13 +19,19 @@ import (
 func (e *env) runCommand() *cobra.Command {
 	var file string
 	var ports []string
+	var replace bool
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Be the daemon, in the foreground",
-		Long: `Attaches to the ports and keeps the fast path true to the kernel, until "shunt stop"
-or SIGTERM. Logs go to stderr. Flags go before the file; --port adds to its ports.`,
+		Long: `Attaches to the ports and keeps the fast path true to the kernel. Logs go to stderr. Flags
+go before the file; --port adds to its ports.
+
+SIGTERM and Ctrl-C end the daemon and leave its programs attached: they go on repeating, and
+each lease ends by itself. The next "shunt run" takes over; "shunt stop" removes everything.
+With --replace a daemon that lives is ended first, in this way: not a packet is lost.`,
 		Example: `  shunt run --port eth0 --port 'lan*'
-  shunt run --config /etc/shunt.toml --xdp off`,
+  shunt run --config /etc/shunt.toml --xdp off
+  shunt run --config /etc/shunt.toml --replace`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := configure(file, ports, cmd.Flags())
@@ -35,11 +41,17 @@ or SIGTERM. Logs go to stderr. Flags go before the file; --port adds to its port
 			if RunDaemon == nil {
 				return errors.New("run: this program was built without the daemon; build ./cmd/shunt")
 			}
+			if replace && Replace != nil {
+				if err := Replace(cmd.Context(), e.paths); err != nil {
+					return err
+				}
+			}
 			return RunDaemon(cmd.Context(), cfg, e.paths)
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&file, "config", "", "TOML `file` with the configuration")
+	flags.BoolVar(&replace, "replace", false, "take over from the daemon that lives, without a gap")
 	flags.StringArrayVar(&ports, "port", nil, "`interface` to attach to, wildcards allowed; may be repeated")
 	// Words, not numbers: Config.Set judges them as it judges the file's.
 	flags.String("xdp", string(config.XDPAuto), "where to use XDP, a `mode`: auto, on or off")
@@ -86,13 +98,17 @@ func (e *env) stopCommand() *cobra.Command {
 		Use:   "stop",
 		Short: "End the daemon and leave nothing attached",
 		Long: `Ends the daemon and waits until it is gone, with its programs and maps. Where a daemon
-died, or could not remove all, what it left is removed.`,
+died, or could not remove all, what it left is removed; the state directory knows where
+that is pinned.`,
 		Example: `  shunt stop`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), stopPatience)
 			defer cancel()
 			err := stopDaemon(ctx, e.client())
+			if errors.Is(err, api.ErrNoAnswer) {
+				return e.endHung(err)
+			}
 			// what a living one could not remove is told here, not only in its log
 			if (err == nil || errors.Is(err, api.ErrNoDaemon)) && CleanUp != nil {
 				return CleanUp(e.paths)
@@ -100,6 +116,15 @@ died, or could not remove all, what it left is removed.`,
 			return err
 		},
 	}
+}
+
+// endHung says how to end a daemon that does not answer.
+func (e *env) endHung(err error) error {
+	status, failed := orPinned(e, api.Status{}, err, Unattended.Status)
+	if failed != nil || status.PID == 0 {
+		return err
+	}
+	return fmt.Errorf("stop: the daemon, pid %d, does not answer; end it with \"kill -9 %[1]d\", then run %q again", status.PID, e.paths.Command("stop"))
 }
 
 // stopDaemon returns when the daemon's process has ended. The process is watched and not
@@ -133,10 +158,11 @@ func (e *env) pauseCommand() *cobra.Command {
 		Use:   "pause",
 		Short: "Send everything to the kernel, detaching nothing",
 		Long: `From the next packet on, everything takes the kernel's way; programs and entries stay.
-It is the quickest way to see whether shunt has a part in a fault.`,
+It is the quickest way to see whether shunt has a part in a fault. It works without a daemon, too,
+and outlasts the daemon.`,
 		Example: `  shunt pause && sleep 10 && shunt resume`,
 		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return e.client().Pause(cmd.Context()) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return e.pause(cmd.Context(), true) },
 	}
 }
 
@@ -147,6 +173,6 @@ func (e *env) resumeCommand() *cobra.Command {
 		Long:    `Lets shunt repeat packets again. Entries whose lease ended meanwhile are proved first.`,
 		Example: `  shunt resume`,
 		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return e.client().Resume(cmd.Context()) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return e.pause(cmd.Context(), false) },
 	}
 }

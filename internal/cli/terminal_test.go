@@ -52,7 +52,7 @@ func TestTopOnATerminal(t *testing.T) {
 	}
 	e := &env{out: terminal, paths: config.Paths{State: serve(t, example())}}
 	done := make(chan error, 1)
-	go func() { done <- e.topLive(t.Context(), &topPoller{client: e.client()}) }()
+	go func() { done <- e.topLive(t.Context(), &topPoller{env: e}) }()
 
 	shown := ""
 	buf := make([]byte, 4096)

@@ -38,7 +38,7 @@ prints one frame, and --json the flows of one frame, as "shunt flows" does.`,
   shunt top --once`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			t := topPoller{client: e.client()}
+			t := topPoller{env: e}
 			if once || e.json {
 				return e.topOnce(cmd.Context(), &t)
 			}

@@ -31,29 +31,16 @@ func (d *Daemon) Status() (api.Status, error) {
 		s.Events[k] = n
 	}
 	d.mu.Unlock()
-	for stage, word := range dataplane.Stages {
-		c, err := d.plane.Totals(stage)
-		if err != nil {
-			return s, err
-		}
-		s.Counters[word] = map[string]uint64{}
-		for i, n := range c.Packets {
-			if n > 0 {
-				s.Counters[word][dataplane.Reasons[i]] = n
-			}
-		}
-		if stage != dataplane.StageTCEgress {
-			s.Hits += c.Of("hit")
-		}
-		if stage == dataplane.StageTCIngress {
-			s.Punts = c.Punts()
-		}
-	}
-	s.Differences = d.differences.count(s.Counters[api.StageTCEgress]["changed"])
-	var err error
-	if s.Policed, err = d.plane.Policed(); err != nil {
+	if err := addCounters(&s, d.plane); err != nil {
 		return s, err
 	}
+	s.Differences = d.differences.count(s.Counters[api.StageTCEgress]["changed"])
+	ports, err := d.Ports()
+	if err != nil {
+		return s, err
+	}
+	s.Problems = problems(ports, d.unmatched())
+	s.State = state(s.Paused, s.Problems)
 	s.Flows, err = d.look().Count()
 	s.Flows.Slots = d.cfg.Flows
 	return s, err
@@ -75,7 +62,7 @@ func (d *Daemon) Ports() ([]api.Port, error) {
 	}
 	for _, name := range d.cfg.Exact() {
 		if !slices.ContainsFunc(list, func(p api.Port) bool { return p.Name == name }) {
-			list = append(list, api.Port{Name: name, State: api.PortAbsent, Reason: "no such interface now"})
+			list = append(list, api.Port{Name: name, State: api.PortAbsent, Reason: "no such interface now", Remedy: awaited})
 		}
 	}
 	slices.SortFunc(list, func(a, b api.Port) int { return strings.Compare(a.Name, b.Name) })
@@ -102,20 +89,25 @@ func (d *Daemon) port(p shown) (api.Port, error) {
 	case p.decision.XDPReceive:
 		a.State = api.PortXDPAndTC
 	}
-	x, err := d.plane.Counters(dataplane.StageXDP, index)
+	return a, addFigures(&a, d.plane)
+}
+
+// addFigures adds what the data path counted on a port.
+func addFigures(a *api.Port, plane *dataplane.Plane) error {
+	x, err := plane.Counters(dataplane.StageXDP, a.Index)
 	if err != nil {
-		return a, err
+		return err
 	}
-	c, err := d.plane.Counters(dataplane.StageTCIngress, index)
+	c, err := plane.Counters(dataplane.StageTCIngress, a.Index)
 	if err != nil {
-		return a, err
+		return err
 	}
 	a.Hits = x.Of("hit") + c.Of("hit")
 	a.Punts = c.Punts()
-	if t, err := d.plane.Transmit(index); err == nil {
+	if t, err := plane.Transmit(a.Index); err == nil {
 		a.Sent, a.Drops, a.Errors = t.Sent, t.Drops, t.Errors
 	}
-	return a, nil
+	return nil
 }
 
 // look is one look at the data path, to answer from.

@@ -50,6 +50,7 @@ const (
 type Daemon struct {
 	cfg     config.Config
 	paths   config.Paths
+	netns   uint32 // inode
 	plane   *dataplane.Plane
 	hz      uint32
 	started time.Time
@@ -85,6 +86,10 @@ func Run(ctx context.Context, cfg config.Config, paths config.Paths) error {
 	if err := fit(); err != nil {
 		return err
 	}
+	paths, err := Locate(paths)
+	if err != nil {
+		return err
+	}
 	place, err := enter(paths)
 	if err != nil {
 		return err
@@ -95,15 +100,24 @@ func Run(ctx context.Context, cfg config.Config, paths config.Paths) error {
 		place.undo()
 		return err
 	}
+	if err := place.leaveTraces(d.netns); err != nil {
+		d.log.Warn("the state directory cannot be written; \"shunt stop\" will need --bpffs once this daemon is gone", "err", err)
+	}
 	err = d.serve(ctx)
 	switch {
 	case d.stopped():
-		return errors.Join(err, d.plane.Remove(), d.plane.Close(), removePair(), place.remove())
+		left := errors.Join(d.plane.Remove(), d.plane.Close(), removePair())
+		if left == nil { // else the lock file stays, and says where to look
+			left = place.remove()
+		}
+		return errors.Join(err, left)
 	case !d.ready:
 		if !d.plane.TookOver {
 			err = errors.Join(err, d.plane.Remove())
 		}
 		place.undo()
+	default:
+		d.sayFarewell()
 	}
 	d.plane.Close()
 	return err
@@ -141,15 +155,11 @@ func open(cfg config.Config, paths config.Paths) (*Daemon, error) {
 		cfg: cfg, paths: paths, hz: hz, started: time.Now(), log: slog.Default(),
 		stop: make(chan struct{}), hooks: kernel.Hooks, ports: map[int]*port{}, events: map[string]uint64{},
 	}
-	if err := d.checkNames(); err != nil {
-		return nil, err
-	}
-	netns, err := netnsInode()
-	if err != nil {
+	if d.netns, err = netnsInode(); err != nil {
 		return nil, err
 	}
 	kernel.LoadConntrack()
-	d.plane, err = dataplane.Open(dataplane.Options{Dir: paths.BPFFS, Flows: cfg.Flows, Netns: netns})
+	d.plane, err = dataplane.Open(dataplane.Options{Dir: paths.BPFFS, Flows: cfg.Flows, Netns: d.netns})
 	if err != nil {
 		return nil, err
 	}
@@ -174,24 +184,6 @@ func rates(police map[string]config.Rate) map[string]dataplane.Rate {
 		all[reason] = dataplane.Rate{PerSecond: int(rate), Burst: rate.Burst()}
 	}
 	return all
-}
-
-// checkNames refuses an exact name that is no interface: more likely a slip than a wish.
-func (d *Daemon) checkNames() error {
-	links, err := kernel.Links()
-	if err != nil {
-		return err
-	}
-	have := map[string]bool{}
-	for _, l := range links {
-		have[l.Name] = true
-	}
-	for _, name := range d.cfg.Exact() {
-		if !have[name] {
-			return fmt.Errorf("port %s: no such interface; \"ip link\" lists them, and a wildcard (%s*) waits for one to come", name, name)
-		}
-	}
-	return nil
 }
 
 func netnsInode() (uint32, error) {
@@ -226,7 +218,7 @@ func (d *Daemon) serve(ctx context.Context) error {
 	d.plane.Bump()
 	stopReading := d.rules.begin(ctx)
 	defer stopReading()
-	if err := d.review(true); err != nil {
+	if err := d.review(); err != nil {
 		return err
 	}
 	ct, err := kernel.OpenConntrack()
@@ -274,6 +266,7 @@ func (d *Daemon) serve(ctx context.Context) error {
 		defer cancel()
 		return d.loop(ctx, look)
 	})
+	d.sayProblems()
 	d.log.Info("ready", "socket", d.paths.Socket(), "state", filepath.Clean(d.paths.State))
 	return g.Wait()
 }

@@ -3,9 +3,13 @@
 package daemon
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +22,7 @@ type place struct {
 	paths config.Paths
 	lock  *os.File
 	made  bool // the directory was not there before
+	first bool // nor was the lock file
 }
 
 // enter makes the state directory and keeps a second daemon out of it.
@@ -33,6 +38,8 @@ func enter(paths config.Paths) (*place, error) {
 		} else if !errors.Is(err, os.ErrExist) {
 			return nil, fmt.Errorf("state directory: %w; name another with --state", err)
 		}
+		_, err = os.Stat(paths.Lock())
+		p.first = errors.Is(err, os.ErrNotExist)
 		if p.lock, err = os.OpenFile(paths.Lock(), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 			if p.made {
 				os.Remove(paths.State)
@@ -44,13 +51,99 @@ func enter(paths config.Paths) (*place, error) {
 			if !errors.Is(err, unix.EWOULDBLOCK) {
 				return nil, fmt.Errorf("%s: lock: %w; name another directory with --state", paths.Lock(), err)
 			}
-			return nil, fmt.Errorf("%s: a daemon runs already; end it with \"shunt stop\" or give this one another --state and --bpffs", paths.Lock())
+			return nil, fmt.Errorf("%s: a daemon runs already%s; %q takes over from it, %q ends it, or give this one another --state and --bpffs",
+				paths.Lock(), ofPID(holder(paths.Lock())), paths.Command("run --replace"), paths.Command("stop"))
 		}
 		if p.current() {
 			return p, nil
 		}
 		p.close()
 	}
+}
+
+// traces is the text of the lock file. It stays when the daemon ends, so that whoever comes
+// later finds the data path that belongs to the state directory.
+type traces struct {
+	BPFFS string `json:"bpffs"` // absolute
+	Netns uint32 `json:"netns"` // inode
+}
+
+// leaveTraces writes the lock file. On a full file system it fails, and nothing is written.
+func (p *place) leaveTraces(netns uint32) error {
+	bpffs, err := filepath.Abs(p.paths.BPFFS)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(traces{bpffs, netns})
+	if err != nil {
+		return err
+	}
+	size := int64(len(text))
+	_, err = p.lock.WriteAt(text, 0) // first: it needs no room where as much was written before
+	if err != nil {
+		size = 0
+	}
+	return errors.Join(err, p.lock.Truncate(size))
+}
+
+// readTraces is the zero value where no daemon of this version has been.
+func readTraces(paths config.Paths) (t traces) {
+	text, err := os.ReadFile(paths.Lock())
+	if err == nil {
+		err = json.Unmarshal(text, &t)
+	}
+	if err != nil {
+		return traces{}
+	}
+	return t
+}
+
+// Locate completes paths: a state directory knows the bpffs directory of its data path. Another
+// one that is named is an error while the data path is there.
+func Locate(paths config.Paths) (config.Paths, error) {
+	t := readTraces(paths)
+	named, err := filepath.Abs(paths.BPFFS)
+	if err != nil || t.BPFFS == "" || t.BPFFS == named {
+		return paths, err
+	}
+	if _, err := os.Stat(t.BPFFS); errors.Is(err, os.ErrNotExist) {
+		return paths, nil
+	}
+	if paths.BPFFS != config.DefaultBPFFS {
+		return paths, fmt.Errorf("%s: its data path is at --bpffs %s, not %s; leave --bpffs out, or name another --state", paths.State, t.BPFFS, paths.BPFFS)
+	}
+	paths.BPFFS = t.BPFFS
+	return paths, nil
+}
+
+// holder is the process that has a file locked, as /proc/locks lists it; 0 if none has, or it
+// cannot be told.
+func holder(path string) (pid int) {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
+		return 0
+	}
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return 0
+	}
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+	for line := range strings.Lines(string(locks)) {
+		// 1: FLOCK  ADVISORY  WRITE 1234 00:1a:5678 0 EOF
+		if words := strings.Fields(line); len(words) > 5 && words[1] == "FLOCK" && words[5] == file {
+			pid, _ = strconv.Atoi(words[4])
+			return pid
+		}
+	}
+	return 0
+}
+
+// ofPID is words to be appended.
+func ofPID(pid int) string {
+	if pid <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(", pid %d", pid)
 }
 
 // current tells whether the lock is still the file of that name: a daemon that ended may
@@ -66,7 +159,9 @@ func (p *place) current() bool {
 
 // undo leaves the directory as enter found it.
 func (p *place) undo() {
-	os.Remove(p.paths.Lock())
+	if p.first {
+		os.Remove(p.paths.Lock())
+	}
 	if p.made {
 		os.Remove(p.paths.State)
 	}
@@ -86,7 +181,18 @@ func (p *place) close() { p.lock.Close() }
 
 // CleanUp removes what a dead daemon left. It refuses while one lives.
 func CleanUp(paths config.Paths) error {
-	if _, err := os.Stat(paths.State); errors.Is(err, os.ErrNotExist) {
+	paths, err := Locate(paths)
+	if err != nil {
+		return err
+	}
+	_, state := os.Stat(paths.State)
+	_, pins := os.Stat(paths.BPFFS)
+	if errors.Is(state, os.ErrNotExist) {
+		if errors.Is(pins, os.ErrNotExist) {
+			if err := elsewhere(paths); err != nil {
+				return err
+			}
+		}
 		return errors.Join(dataplane.Remove(paths.BPFFS), removePair())
 	}
 	place, err := enter(paths)
@@ -94,5 +200,22 @@ func CleanUp(paths config.Paths) error {
 		return err
 	}
 	defer place.close()
-	return errors.Join(dataplane.Remove(paths.BPFFS), removePair(), place.remove())
+	if err := errors.Join(dataplane.Remove(paths.BPFFS), removePair()); err != nil {
+		return err // the lock file stays, and says where to look
+	}
+	if err := place.remove(); err != nil || pins == nil {
+		return err
+	}
+	return elsewhere(paths)
+}
+
+// elsewhere is an error if this network namespace has programs of shunt although nothing is where
+// they were looked for.
+func elsewhere(paths config.Paths) error {
+	names, err := dataplane.Strays()
+	if err != nil || len(names) == 0 {
+		return nil // without the right to look, there was none to attach
+	}
+	return fmt.Errorf("nothing is at --state %s and --bpffs %s, but %s has programs of shunt: name the directories of their daemon",
+		paths.State, paths.BPFFS, strings.Join(names, ", "))
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -81,5 +82,66 @@ func TestPlace(t *testing.T) {
 	p.close()
 	if _, err := os.Stat(paths.State); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("after stop: %v", err)
+	}
+}
+
+// TestTraces: a state directory knows the data path that belongs to it for as long as that is there,
+// and whoever names another one is told.
+func TestTraces(t *testing.T) {
+	dir := t.TempDir()
+	pins := filepath.Join(dir, "pins")
+	paths := config.Paths{State: filepath.Join(dir, "state"), BPFFS: pins}
+	p, err := enter(paths)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pid := holder(paths.Lock()); pid != os.Getpid() {
+		t.Errorf("the lock is held by %d, want %d", pid, os.Getpid())
+	}
+	if _, err := enter(paths); err == nil || !strings.Contains(err.Error(), ", pid "+strconv.Itoa(os.Getpid())) || !strings.Contains(err.Error(), "--replace") {
+		t.Errorf("a second daemon: %v", err)
+	}
+	if err := p.leaveTraces(7); err != nil {
+		t.Fatal(err)
+	}
+	p.close()
+	if pid := holder(paths.Lock()); pid != 0 {
+		t.Errorf("the lock is held by %d, want nobody", pid)
+	}
+	unnamed := config.Paths{State: paths.State, BPFFS: config.DefaultBPFFS}
+	other := config.Paths{State: paths.State, BPFFS: filepath.Join(dir, "other")}
+	if got, err := Locate(unnamed); err != nil || got != unnamed {
+		t.Errorf("with nothing pinned: %v, %v", got, err)
+	}
+	if err := os.Mkdir(pins, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, named := range []config.Paths{unnamed, paths} {
+		if got, err := Locate(named); err != nil || got != paths {
+			t.Errorf("%v: %v, %v", named, got, err)
+		}
+	}
+	if _, err := Locate(other); err == nil || !strings.Contains(err.Error(), pins) || !strings.Contains(err.Error(), other.BPFFS) {
+		t.Errorf("another one: %v", err)
+	}
+
+	// a start that fails leaves what it found
+	p, err = enter(paths)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.undo()
+	p.close()
+	if got := readTraces(paths); got != (traces{pins, 7}) {
+		t.Errorf("after a start that failed: %+v", got)
+	}
+	// what an older daemon left, or nobody wrote, is no trace
+	for _, text := range []string{"", "1234\n", "{"} {
+		if err := os.WriteFile(paths.Lock(), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := Locate(unnamed); err != nil || got != unnamed {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
 	}
 }

@@ -3,8 +3,10 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -40,17 +42,11 @@ type shown struct {
 	decision eligible.Decision
 }
 
-// review reads all links, decides for each wanted one, makes it so, and shows it. At the
-// start a port that somebody else's XDP program holds is an error; later it is refused.
-func (d *Daemon) review(first bool) error {
+// review reads all links, decides for each wanted one, makes it so, and shows it.
+func (d *Daemon) review() error {
 	links, err := kernel.Links()
 	if err != nil {
 		return err
-	}
-	if first {
-		if err := d.taken(links); err != nil {
-			return err
-		}
 	}
 	there := map[int]bool{}
 	var want []dataplane.Attach
@@ -75,7 +71,7 @@ func (d *Daemon) review(first bool) error {
 	}
 	for index, p := range d.ports {
 		if !there[index] {
-			d.log.Info("port is gone", "port", p.link.Name)
+			d.log.Warn("port is gone", "port", p.link.Name)
 			delete(d.ports, index)
 		}
 	}
@@ -83,9 +79,7 @@ func (d *Daemon) review(first bool) error {
 	if err := d.rules.see(links, indexes(fits)); err != nil {
 		return err
 	}
-	if err := d.apply(want, first); err != nil {
-		return err
-	}
+	d.apply(want)
 	d.show()
 	return nil
 }
@@ -104,7 +98,7 @@ func indexes(want []dataplane.Attach) (list []int) {
 
 // reviewAgain is review while the daemon runs; what fails is tried again within a second.
 func (d *Daemon) reviewAgain() {
-	if err := d.review(false); err != nil {
+	if err := d.review(); err != nil {
 		d.log.Error("ports could not be read; trying again", "err", err)
 	}
 }
@@ -138,7 +132,7 @@ func (d *Daemon) show() {
 }
 
 // apply has the ports made so, and writes into their decisions what could not be had.
-func (d *Daemon) apply(want []dataplane.Attach, first bool) error {
+func (d *Daemon) apply(want []dataplane.Attach) {
 	failed := d.plane.Apply(want)
 	for _, a := range want {
 		p, err := d.ports[a.Index], failed[a.Index]
@@ -155,16 +149,12 @@ func (d *Daemon) apply(want []dataplane.Attach, first bool) error {
 		p.decision.Reason, p.decision.Remedy = err.Error(), "see \"shunt doctor\""
 		if errors.Is(err, dataplane.ErrTaken) {
 			p.decision.Remedy = fmt.Sprintf("ip link set dev %s xdp off, or leave the port out", p.link.Name)
-			if first {
-				return fmt.Errorf("port %s: %s; %s", p.link.Name, p.decision.Reason, p.decision.Remedy)
-			}
 		}
 		if p.failed != err.Error() {
 			d.log.Warn(words, "port", p.link.Name, "reason", p.decision.Reason)
 		}
 		p.failed = err.Error()
 	}
-	return nil
 }
 
 // hooksChanged makes the next review read the hooks on all ports. They are not read every
@@ -174,18 +164,6 @@ func (d *Daemon) hooksChanged() {
 	for _, p := range d.ports {
 		p.looked = false
 	}
-}
-
-// taken is the error for the first wanted port that has somebody else's XDP program.
-func (d *Daemon) taken(links []kernel.Link) error {
-	for _, l := range links {
-		if !d.wants(l) || l.XDP == kernel.XDPNone || d.ownXDP(l) {
-			continue
-		}
-		no := eligible.Decide(eligible.Port{Link: l}, eligible.Mode(d.cfg.XDPFor(l.Name)))
-		return fmt.Errorf("port %s: %s; %s", l.Name, no.Reason, no.Remedy)
-	}
-	return nil
 }
 
 func (d *Daemon) ownXDP(l kernel.Link) bool {
@@ -220,7 +198,11 @@ func (d *Daemon) decide(p *port, l kernel.Link) error {
 		next.Reason = fmt.Sprintf("%s lost redirected frames: flows to it go by TC for a while", l.Name)
 	}
 	if next != p.judged {
-		d.log.Info("port", "port", l.Name, "fast", next.Attach, "xdp-receive", next.XDPReceive,
+		level := slog.LevelInfo
+		if !next.Attach {
+			level = slog.LevelWarn
+		}
+		d.log.Log(context.Background(), level, "port", "port", l.Name, "fast", next.Attach, "xdp-receive", next.XDPReceive,
 			"xdp-transmit", next.XDPTransmit, "reason", next.Reason, "remedy", next.Remedy)
 	}
 	p.judged, p.decision = next, next

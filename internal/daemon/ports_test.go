@@ -35,7 +35,7 @@ func router(t *testing.T) (*Daemon, *lab.Topology) {
 			return err
 		}
 		t.Cleanup(func() { d.plane.Close() })
-		return d.review(true)
+		return d.review()
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestSlowKernel(t *testing.T) {
 	}
 	d.hooksChanged()
 	reviewed := make(chan error, 1)
-	go func() { reviewed <- top.LAN.NS.Do(func() error { return d.review(false) }) }()
+	go func() { reviewed <- top.LAN.NS.Do(func() error { return d.review() }) }()
 	<-asked
 
 	answered := make(chan error, 1)
@@ -112,7 +112,7 @@ func TestPortGoesUnderReview(t *testing.T) {
 		return kernel.Hooks(l)
 	}
 	d.hooksChanged()
-	if err := top.LAN.NS.Do(func() error { return d.review(false) }); err != nil {
+	if err := top.LAN.NS.Do(func() error { return d.review() }); err != nil {
 		t.Error(err)
 	}
 	if s := states(t, d); s["lan"] != api.PortRefused || s["wan"] != api.PortAbsent {

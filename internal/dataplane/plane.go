@@ -144,9 +144,7 @@ func (p *Plane) begin(o Options) error {
 		if err := p.load(o, pinned); err != nil {
 			return err
 		}
-		for row := range p.inUse { // what an earlier process counted
-			p.inUse[row].Store(true)
-		}
+		p.countedBefore()
 		return p.adoptLinks()
 	}
 	if err := empty(o.Dir); err != nil {
@@ -275,13 +273,8 @@ func (p *Plane) load(o Options, pinned map[string]*ebpf.Map) error {
 	p.beat = health.Programs["shunt_beat"]
 	p.watch = map[string]*ebpf.Program{"xmit": health.Programs["shunt_xmit"], "redirect_err": health.Programs["shunt_redirect_err"]}
 	p.closers = append(p.closers, closing(tc), closing(xdp), closing(health))
-	for name, memory := range map[string]**ebpf.Memory{
-		controlMap: &p.ctl, flowsMap: &p.flows, countersMap: &p.count, transmitsMap: &p.sent,
-		notebooksMap: &p.notes,
-	} {
-		if *memory, err = p.maps[name].Memory(); err != nil {
-			return fmt.Errorf("map %s: %w", name, err)
-		}
+	if err := p.readMemory(); err != nil {
+		return err
 	}
 	if err := p.mapTable(); err != nil {
 		return err

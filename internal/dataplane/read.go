@@ -113,6 +113,13 @@ func (p *Plane) Counters(stage, index int) (Counters, error) {
 // counts notes that programs which count run on an interface, before they do.
 func (p *Plane) counts(index int) { p.inUse[index%int(tcAbiMAX_PORTS)].Store(true) }
 
+// countedBefore says that any row can be other than zero: another process counted.
+func (p *Plane) countedBefore() {
+	for row := range p.inUse {
+		p.inUse[row].Store(true)
+	}
+}
+
 // Totals sums the counters of a stage over all rows that any port has used: on many CPUs the others
 // are megabytes.
 func (p *Plane) Totals(stage int) (Counters, error) {

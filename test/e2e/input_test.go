@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"shunt/internal/api"
-	"shunt/internal/dataplane/foreign"
 	"shunt/internal/lab"
 )
 
@@ -58,8 +57,6 @@ func TestBadInput(t *testing.T) {
 		code  int
 		words []string
 	}{
-		{"wrong interface", shunt("run", "--port", "nonesuch"), 1, []string{"nonesuch", "no such interface", "ip link"}},
-		{"one wrong of two", shunt("run", "--port", "lan", "--port", "nonesuch"), 1, []string{"nonesuch"}},
 		{"no interface", shunt("run"), 2, []string{"port"}},
 		{"no file", shunt("run", "--config", "/nonesuch.toml"), 1, []string{"/nonesuch.toml"}},
 		{"unknown key", shunt("run", "--config", file("port = [\"lan\"]\ntreshold = 3\n")), 2, []string{"shunt.toml:2", "treshold", "threshold"}},
@@ -119,17 +116,6 @@ func TestDoctorWithoutRights(t *testing.T) {
 	if c, there := failed["programs"]; there {
 		t.Errorf("without rights no program can be tried: %+v", c)
 	}
-}
-
-// TestPortTaken: somebody else's XDP program on a port is an error at the start.
-func TestPortTaken(t *testing.T) {
-	r := newRig(t, lab.FirewallOptions{})
-	x, err := foreign.XDP(r.WAN.NS, r.WAN.Device)
-	r.must(err)
-	defer x.Close()
-	r.refusal("port taken", slices.Concat([]string{program, "run", "--state", r.State(), "--bpffs", r.BPFFS()}, both),
-		1, "wan", "another XDP program", "xdp off")
-	r.nothing()
 }
 
 // TestSecondDaemon: while one lives another refuses, and the first does not notice.
