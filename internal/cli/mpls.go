@@ -4,6 +4,7 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -305,11 +306,44 @@ func (e *env) mplsSave() *cobra.Command {
 	return &cobra.Command{
 		Use:   "save",
 		Short: "Print the tables as a file that apply takes",
-		Long: `Prints the lines that make the tables as they are out of empty ones. The daemon remembers
+		Long: `Prints the lines that make the tables as they are out of empty ones, or out of others in which
+no more is: each entry is a replace, so the file can be applied again. The daemon remembers
 them over its own end, but not over "shunt stop", nor when the machine starts anew: save them, and
 apply the file at the start.`,
 		Example: `  shunt mpls save > lsr.mpls`,
 		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return e.client().MPLSSave(cmd.Context(), e.out) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			out := &replacing{out: e.out}
+			return errors.Join(e.client().MPLSSave(cmd.Context(), out), out.flush())
+		},
 	}
+}
+
+// replacing writes lines on with the verb replace in the place of add: what apply takes twice.
+type replacing struct {
+	out  io.Writer
+	rest []byte // the begin of a line
+}
+
+// Write takes text with its lines cut anywhere.
+func (r *replacing) Write(b []byte) (int, error) {
+	text := append(r.rest, b...)
+	end := bytes.LastIndexByte(text, '\n') + 1
+	r.rest = append([]byte(nil), text[end:]...)
+	return len(b), r.lines(text[:end])
+}
+
+func (r *replacing) flush() error { return r.lines(r.rest) }
+
+func (r *replacing) lines(text []byte) error {
+	var out []byte
+	for line := range bytes.Lines(text) {
+		if object, rest, found := bytes.Cut(line, []byte(" ")); found && bytes.HasPrefix(rest, []byte("add ")) {
+			out = append(append(append(out, object...), " replace "...), rest[len("add "):]...)
+			continue
+		}
+		out = append(out, line...)
+	}
+	_, err := r.out.Write(out)
+	return err
 }

@@ -67,7 +67,7 @@ func (l *labels) begin(path string, kernel resolver) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.kernel = kernel
-	torn, err := readJournal(path, l.redo)
+	whole, torn, err := readJournal(path, l.redo)
 	if err != nil {
 		return err
 	}
@@ -84,8 +84,11 @@ func (l *labels) begin(path string, kernel resolver) error {
 			return err
 		}
 	}
-	l.journal, err = newJournal(path, l.everything())
-	return err
+	if l.journal, err = newJournal(path, l.everything()); err != nil {
+		l.log.Warn("the journal of the labels cannot be written anew; the one that is there is kept, and grows", "err", err)
+		l.journal = keepJournal(path, whole)
+	}
+	return nil
 }
 
 // end closes the journal, which stays.

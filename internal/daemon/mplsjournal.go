@@ -58,43 +58,45 @@ const journalNew = ".new"
 // after that was done last, in bytes.
 const journalSlack = 16 << 20
 
-// readJournal calls redo for each transaction of a journal, if there is one. torn says that a
-// daemon died while it wrote the last one, which was never answered, and is left out.
-func readJournal(path string, redo func(record) error) (torn bool, err error) {
+// readJournal calls redo for each transaction of a journal, if there is one, and returns how many
+// bytes of it are whole. torn says that a daemon died while it wrote the last one, which was never
+// answered, and is left out.
+func readJournal(path string, redo func(record) error) (whole int64, torn bool, err error) {
 	file, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
+		return 0, false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("journal: %w", err)
+		return 0, false, fmt.Errorf("journal: %w", err)
 	}
 	defer file.Close()
-	torn, err = readRecords(bufio.NewReaderSize(file, 1<<20), redo)
+	whole, torn, err = readRecords(bufio.NewReaderSize(file, 1<<20), redo)
 	if err != nil {
 		err = fmt.Errorf("journal %s: %w; remove the file to begin with empty tables", path, err)
 	}
-	return torn, err
+	return whole, torn, err
 }
 
-func readRecords(in *bufio.Reader, redo func(record) error) (torn bool, err error) {
+func readRecords(in *bufio.Reader, redo func(record) error) (whole int64, torn bool, err error) {
 	for n := 1; ; n++ {
 		line, err := in.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			return len(line) > 0, nil
+			return whole, len(line) > 0, nil
 		}
 		if err != nil {
-			return false, err
+			return whole, false, err
 		}
 		var r record
 		if err := json.Unmarshal(line, &r); err != nil {
 			if _, err := in.Peek(1); errors.Is(err, io.EOF) {
-				return true, nil
+				return whole, true, nil
 			}
-			return false, fmt.Errorf("line %d: %w", n, err)
+			return whole, false, fmt.Errorf("line %d: %w", n, err)
 		}
 		if err := redo(r); err != nil {
-			return false, fmt.Errorf("line %d: %w", n, err)
+			return whole, false, fmt.Errorf("line %d: %w", n, err)
 		}
+		whole += int64(len(line))
 	}
 }
 
@@ -102,6 +104,31 @@ func readRecords(in *bufio.Reader, redo func(record) error) (torn bool, err erro
 func newJournal(path string, r record) (*journal, error) {
 	j := &journal{path: path}
 	return j, j.compact(r)
+}
+
+// keepJournal goes on with a journal of which so many bytes are whole: where there is no room for a
+// compacted one. Where not even that can be written, each transaction tries to open it again.
+func keepJournal(path string, whole int64) *journal {
+	j := &journal{path: path, size: whole, base: whole}
+	j.reopen()
+	return j
+}
+
+// reopen opens the file if it is not open.
+func (j *journal) reopen() error {
+	if j.file != nil {
+		return nil
+	}
+	file, err := os.OpenFile(j.path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("journal: %w; make room there, or name another directory with --state", err)
+	}
+	j.file = file
+	if err := j.cut(); err != nil {
+		j.file = nil
+		return errors.Join(fmt.Errorf("journal: %w", err), file.Close())
+	}
+	return nil
 }
 
 // cut takes away what is behind the last transaction that counts.
@@ -117,6 +144,9 @@ func (j *journal) cut() error {
 func (j *journal) add(r record) error {
 	line, err := r.line()
 	if err != nil {
+		return err
+	}
+	if err := j.reopen(); err != nil {
 		return err
 	}
 	if _, err := j.file.Write(line); err != nil {

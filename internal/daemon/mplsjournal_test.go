@@ -15,7 +15,7 @@ import (
 // reread returns what is in a journal.
 func reread(t *testing.T, path string) (lines []string, torn bool) {
 	t.Helper()
-	torn, err := readJournal(path, func(r record) error {
+	_, torn, err := readJournal(path, func(r record) error {
 		lines = append(lines, r.Origin+": "+strings.Join(r.Lines, ", "))
 		return nil
 	})
@@ -108,14 +108,14 @@ func TestJournalBroken(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{}\n{\n{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := readJournal(path, func(record) error { return nil })
+	_, _, err := readJournal(path, func(record) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), path+": line 2: ") || !strings.Contains(err.Error(), "remove the file") {
 		t.Errorf("%v", err)
 	}
 	if err := os.WriteFile(path, []byte("{}\n{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = readJournal(path, func(record) error { return errors.New("label 3: never") })
+	_, _, err = readJournal(path, func(record) error { return errors.New("label 3: never") })
 	if err == nil || !strings.Contains(err.Error(), "line 1: label 3: never") {
 		t.Errorf("%v", err)
 	}
@@ -135,5 +135,46 @@ func TestJournalIsBounded(t *testing.T) {
 	}
 	if err := j.compact(big); err != nil || j.long() || j.base != j.size {
 		t.Errorf("long %v, %d of %d bytes, %v", j.long(), j.base, j.size, err)
+	}
+}
+
+// TestJournalKept: where a journal cannot be written anew the old one goes on behind its last whole
+// transaction, and a file that is not there is made as soon as there is room for it.
+func TestJournalKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j := begun(t, path, "a")
+	if err := j.add(record{Origin: "cli", Lines: []string{"b"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.file.WriteString(`{"time":`); err != nil {
+		t.Fatal(err)
+	}
+	whole, torn, err := readJournal(path, func(record) error { return nil })
+	if err != nil || !torn || whole != j.size {
+		t.Fatalf("%d bytes are whole, torn %v, %v; want %d", whole, torn, err, j.size)
+	}
+	j = keepJournal(path, whole)
+	defer j.close()
+	if err := j.add(record{Origin: "cli", Lines: []string{"c"}}); err != nil {
+		t.Fatal(err)
+	}
+	if lines, torn := reread(t, path); torn || !cmp.Equal(lines, []string{"all: a", "cli: b", "cli: c"}) {
+		t.Errorf("torn %v, %q", torn, lines)
+	}
+
+	later := filepath.Join(t.TempDir(), "not", "yet")
+	j = keepJournal(filepath.Join(later, "journal"), 0)
+	defer func() { j.close() }()
+	if err := j.add(record{Lines: []string{"a"}}); err == nil || !strings.Contains(err.Error(), "--state") {
+		t.Errorf("%v", err)
+	}
+	if err := os.MkdirAll(later, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.add(record{Origin: "cli", Lines: []string{"b"}}); err != nil {
+		t.Fatal(err)
+	}
+	if lines, torn := reread(t, j.path); torn || !cmp.Equal(lines, []string{"cli: b"}) {
+		t.Errorf("torn %v, %q", torn, lines)
 	}
 }
