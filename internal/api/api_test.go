@@ -4,6 +4,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net"
 	"net/http"
@@ -287,4 +288,64 @@ func TestHung(t *testing.T) {
 		})
 	}
 	wait.Wait()
+}
+
+// TestErrorsAreJSON: a path or a method that is none is answered like every other error.
+func TestErrorsAreJSON(t *testing.T) {
+	c, _ := start(t, &fakeBackend{})
+	for _, q := range []struct {
+		method, path string
+		code         int
+		words        string
+	}{
+		{"GET", "/metrics", 404, "/metrics: no such path"},
+		{"GET", "/", 404, "/: no such path"},
+		{"GET", "/v1/nonesuch", 404, "/v1/nonesuch"},
+		{"POST", "/v1/flows/1", 404, "/v1/flows/1"},
+		{"GET", "/v1/pause", 405, "use POST"},
+		{"POST", "/v1/status", 405, "use GET"},
+		{"DELETE", "/v1/mpls/ilm", 405, "use GET"},
+		{"PUT", "/v1/mpls/apply", 405, "use POST"},
+		{"GET", "/v1/flows?sort=name", 400, "allowed are"},
+	} {
+		request, err := http.NewRequest(q.method, "http://shunt"+q.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := c.http.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var f failure
+		err = json.NewDecoder(response.Body).Decode(&f)
+		response.Body.Close()
+		if err != nil || response.StatusCode != q.code || !strings.Contains(f.Error, q.words) || strings.Contains(f.Error, "\n") ||
+			response.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s %s: %s, %q, %v; want %d, %q", q.method, q.path, response.Status, f.Error, err, q.code, q.words)
+		}
+	}
+}
+
+// TestAnnouncedBody: no memory is taken for a body that is only announced.
+func TestAnnouncedBody(t *testing.T) {
+	r, err := http.NewRequest("POST", "http://shunt/v1/mpls/apply", strings.NewReader(`{"lines": []}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.ContentLength = maxChange
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	mplsChangeFrom(r)
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 8<<20 {
+		t.Errorf("%d bytes were taken for a body of 13 that announced %d", took, maxChange)
+	}
+}
+
+// TestIdleConnectionsEnd: a client that says nothing does not keep its connection for ever.
+func TestIdleConnectionsEnd(t *testing.T) {
+	s := NewServer(&fakeBackend{})
+	if s.http.IdleTimeout <= 0 || s.http.IdleTimeout > 5*time.Minute || s.http.ReadHeaderTimeout <= 0 {
+		t.Errorf("idle for %v, header in %v", s.http.IdleTimeout, s.http.ReadHeaderTimeout)
+	}
 }

@@ -16,6 +16,9 @@ import (
 // While it is read and carried out it takes about three times as much memory.
 const maxChange = 256 << 20
 
+// announced bounds the room that is made for a body before any of it has come.
+const announced = 1 << 20
+
 // Wrong marks an error of a Backend as the client's own: it is answered with status 400.
 func Wrong(err error) error { return badRequest{err} }
 
@@ -61,7 +64,7 @@ func mplsList[T any](get func(MPLSFilter) ([]T, error), takes ...string) http.Ha
 // mplsChangeFrom reads the body of a transaction. The error is one line.
 func mplsChangeFrom(r *http.Request) (change MPLSChange, err error) {
 	var text strings.Builder
-	text.Grow(int(min(max(r.ContentLength, 0), maxChange)))
+	text.Grow(int(min(max(r.ContentLength, 0), announced))) // what comes makes the rest of the room
 	if _, err = io.Copy(&text, r.Body); err == nil {
 		err = change.read(text.String())
 	}

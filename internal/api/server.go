@@ -57,8 +57,10 @@ type Server struct {
 func NewServer(b Backend) *Server {
 	s := &Server{backend: b}
 	s.http = http.Server{
-		Handler:           s.routes(),
+		Handler:           inJSON(s.routes()),
 		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       idleLimit,
+		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
 	}
 	return s
@@ -109,7 +111,39 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-func (s *Server) routes() http.Handler {
+// idleLimit is how long a connection may stay without a request.
+const idleLimit = time.Minute
+
+// inJSON answers what no route takes, a wrong path or method, as every other error is answered.
+func inJSON(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, pattern := mux.Handler(r); pattern != "" {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		refused := refusal{header: w.Header(), code: http.StatusNotFound}
+		mux.ServeHTTP(&refused, r)
+		f := failure{fmt.Sprintf("%s: no such path; docs/api.md lists them", r.URL.Path)}
+		if refused.code == http.StatusMethodNotAllowed {
+			f.Error = fmt.Sprintf("%s %s: use %s", r.Method, r.URL.Path, w.Header().Get("Allow"))
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(refused.code)
+		_ = json.NewEncoder(w).Encode(f)
+	})
+}
+
+// refusal keeps the code of an answer, and its header, but not its text.
+type refusal struct {
+	header http.Header
+	code   int
+}
+
+func (r *refusal) Header() http.Header         { return r.header }
+func (r *refusal) WriteHeader(code int)        { r.code = code }
+func (r *refusal) Write(b []byte) (int, error) { return len(b), nil }
+
+func (s *Server) routes() *http.ServeMux {
 	b, mux := s.backend, http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", answer(func(*http.Request) (any, error) { return b.Status() }))
 	mux.HandleFunc("GET /v1/ports", answer(func(*http.Request) (any, error) { return list(b.Ports()) }))
