@@ -268,6 +268,18 @@ func TestExitCodes(t *testing.T) {
 		{"version", 0, ""},
 		{"--version", 0, ""},
 		{"help", 0, ""},
+		{"stat", 2, `stat: no such command; did you mean "status"? see "shunt --help"`},
+		{"sta", 2, `sta: no such command; did you mean "status"? see "shunt --help"`},
+		{"stp", 2, `stp: no such command; did you mean "stop"? see "shunt --help"`},
+		{"xyzzy", 2, `xyzzy: no such command; see "shunt --help"`},
+		{"mpls iml", 2, `iml: no such command; did you mean "ilm"? see "shunt mpls --help"`},
+		{"help nope", 2, `nope: no such command; see "shunt --help"`},
+		{"help stat", 2, `stat: no such command; did you mean "status"? see "shunt --help"`},
+		{"help mpls nope", 2, `nope: no such command; see "shunt mpls --help"`},
+		{"help status", 0, ""},
+		{"help mpls ilm", 0, ""},
+		{"explain below_treshold", 2, `explain: below_treshold: no such reason; did you mean "below_threshold"? "shunt status" counts them`},
+		{"explain not_a_word_at_all", 2, `explain: not_a_word_at_all: no such reason; "shunt status" counts them`},
 		{"statsu", 2, `statsu: no such command; did you mean "status"? see "shunt --help"`},
 		{"status x", 2, `status: takes no argument "x"; see "shunt status --help"`},
 		{"status --jsn", 2, `status: unknown flag: --jsn; see "shunt status --help"`},
@@ -276,7 +288,7 @@ func TestExitCodes(t *testing.T) {
 		{"flows --sort name", 2, `flows: sort "name": allowed are packets, bytes, age`},
 		{"flows --only dead", 2, `flows: state "dead": allowed are seen, armed`},
 		{"explain", 2, "explain: write ADDR:PORT"},
-		{"explain ip_option", 2, "explain: write ADDR:PORT"},
+		{"explain ip_option", 2, `explain: ip_option: no such reason; did you mean "ip_options"?`},
 		{"explain ip_options --top 3", 2, "explain: give one of FLOW, REASON, --top and --all"},
 		{"explain --all --top 3", 2, "explain: give one of FLOW, REASON, --top and --all"},
 		{"explain --top 0", 2, "explain: --top 0: use a number of flows"},
@@ -345,86 +357,6 @@ func TestRunMergesFileAndFlags(t *testing.T) {
 	set(t, &RunDaemon, func(context.Context, config.Config, config.Paths) error { return errors.New("port eth0: none") })
 	if code, _, err := shunt("run", "--port", "eth0"); code != 1 || err != "shunt: port eth0: none\n" {
 		t.Errorf("exit %d, %s", code, err)
-	}
-}
-
-// left is what a daemon that is gone left.
-type left struct {
-	*fake
-	closed int
-}
-
-func (l *left) Close() error { l.closed++; return nil }
-func (l *left) Beats() bool  { return false }
-
-// TestUnattended: where no daemon answers, what it left does, and says so first; a script is told by
-// the exit code.
-func TestUnattended(t *testing.T) {
-	l := &left{fake: example()}
-	l.status.State, l.status.PID, l.status.Started = api.StateUnattended, 0, time.Time{}
-	l.status.Counters = nil
-	l.status.Problems = []api.Check{
-		{Name: "daemon", Level: api.LevelFail, Finding: "no daemon lives, the last one ended 12s ago; its programs stay attached to lan0, wan0 and go on",
-			Remedy: `"shunt run" takes over, "shunt stop" removes it all`},
-		{Name: "port wan1", Level: api.LevelFail, Finding: "wan1: no such interface now", Remedy: "it becomes a port as soon as it is there"},
-	}
-	var asked []config.Paths
-	set(t, &Pinned, func(paths config.Paths) (Unattended, error) { asked = append(asked, paths); return l, nil })
-	dead := t.TempDir()
-	for name, args := range map[string][]string{
-		"unattended-status": {"status"}, "unattended-ports": {"ports"}, "unattended-flows": {"flows", "--limit", "2"},
-	} {
-		code, out, err := shunt(append(args, "--state", dead)...)
-		if code != 0 || err != "" {
-			t.Errorf("%v: exit %d, %s", args, code, err)
-		}
-		golden(t, name, out)
-	}
-	code, out, err := shunt("status", "--check", "--state", dead)
-	if want := `shunt: unattended: no daemon lives, the last one ended 12s ago; its programs stay attached to lan0, wan0 and go on; ` +
-		`"shunt run" takes over, "shunt stop" removes it all; and 1 more, see "shunt status"` + "\n"; code != 1 || out != "" || err != want {
-		t.Errorf("--check: exit %d, %q, %q", code, out, err)
-	}
-	for _, args := range [][]string{{"pause"}, {"resume"}, {"explain", "--all"}, {"top", "--once"}} {
-		if code, _, err := shunt(append(args, "--state", dead)...); code != 0 || err != "" {
-			t.Errorf("%v: exit %d, %s", args, code, err)
-		}
-	}
-	if diff := gocmp.Diff([]bool{true, false}, l.paused); diff != "" {
-		t.Error(diff)
-	}
-	if len(asked) != l.closed || asked[0].State != dead {
-		t.Errorf("opened %v, closed %d times", asked, l.closed)
-	}
-	// where nothing is left, or it cannot be read, nobody answers
-	set(t, &Pinned, func(config.Paths) (Unattended, error) { return nil, nil })
-	if code, _, err := shunt("pause", "--state", dead); code != 1 || !strings.HasPrefix(err, "shunt: no daemon answers at ") {
-		t.Errorf("exit %d, %s", code, err)
-	}
-	set(t, &Pinned, func(config.Paths) (Unattended, error) { return nil, errors.New("/b: its layout is 7") })
-	if code, _, err := shunt("ports", "--state", dead); code != 1 || err != "shunt: /b: its layout is 7\n" {
-		t.Errorf("exit %d, %s", code, err)
-	}
-}
-
-// TestStatusCheck: 0 only if all is as it should be.
-func TestStatusCheck(t *testing.T) {
-	f := example()
-	state := serve(t, f)
-	if code, out, err := shunt("status", "--check", "--state", state); code != 0 || out != "running\n" || err != "" {
-		t.Errorf("running: exit %d, %q, %q", code, out, err)
-	}
-	f.status.State = api.StateDegraded
-	f.status.Problems = []api.Check{{Name: "port wan0", Level: api.LevelFail, Finding: "wan0 is a bridge", Remedy: "name only physical ports"}}
-	if code, out, err := shunt("status", "--check", "--state", state); code != 1 || out != "" || err != "shunt: degraded: wan0 is a bridge; name only physical ports\n" {
-		t.Errorf("degraded: exit %d, %q, %q", code, out, err)
-	}
-	f.status.Counters = nil
-	_, out, _ := shunt("status", "--state", state)
-	golden(t, "status-degraded", out)
-	f.status.State, f.status.Paused, f.status.Problems = api.StatePaused, true, nil
-	if code, _, err := shunt("status", "--check", "--state", state); code != 1 || !strings.HasPrefix(err, "shunt: paused: everything goes to the kernel") {
-		t.Errorf("paused: exit %d, %q", code, err)
 	}
 }
 

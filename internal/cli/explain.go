@@ -5,6 +5,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -67,9 +68,15 @@ func readExplain(q *api.ExplainQuery, all bool, args []string, top bool) error {
 		return nil
 	}
 	flow, err := api.ParseFlow(args...)
+	if err != nil && len(args) == 1 && reasonLike.MatchString(args[0]) {
+		return fmt.Errorf("%s: no such reason; %s\"shunt status\" counts them, docs/reasons.md lists them", args[0], meant(args[0], reason.Names()))
+	}
 	q.Flow = &flow
 	return err
 }
+
+// reasonLike is what can only be meant for a reason.
+var reasonLike = regexp.MustCompile(`^[a-z]+(_[a-z0-9]+)+$`)
 
 func printExplanations(p *page, query api.ExplainQuery, explanations []api.Explanation) {
 	for i := range explanations {

@@ -126,7 +126,7 @@ lease that the kernel must prove again, and any change it announces is obeyed at
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.SuggestionsMinimumDistance = 2
+	root.SetHelpCommand(helpCommand())
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetOut(e.out)
 	root.SetErr(e.err)
@@ -146,11 +146,11 @@ lease that the kernel must prove again, and any change it announces is obeyed at
 }
 
 func unknownCommand(cmd *cobra.Command, word string) error {
-	hint := ""
-	if near := cmd.SuggestionsFor(word); len(near) > 0 {
-		hint = fmt.Sprintf("did you mean %q? ", near[0])
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
 	}
-	return usagef("%s: no such command; %ssee %q", word, hint, cmd.CommandPath()+" --help")
+	return usagef("%s: no such command; %ssee %q", word, meant(word, names), cmd.CommandPath()+" --help")
 }
 
 // noArgs refuses words behind a command that takes none.
