@@ -112,12 +112,13 @@ func addFigures(a *api.Port, plane *dataplane.Plane) error {
 
 // look is one look at the data path, to answer from.
 func (d *Daemon) look() *explain.Look {
-	l := &explain.Look{Plane: d.plane, HZ: d.hz, TCP: d.cfg.TCP, Ports: map[int]explain.Port{}, Because: d.because}
+	l := &explain.Look{Plane: d.plane, HZ: d.hz, TCP: d.cfg.TCP, Ports: map[int]explain.Port{}, Because: d.because, Kernel: asker{}}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l.Now = d.beaten.jiffies + d.jiffies(time.Since(d.beaten.at))
 	for _, p := range d.shown {
-		l.Ports[p.link.Index] = explain.Port{Name: p.link.Name, XDP: p.decision.XDPReceive}
+		l.Ports[p.link.Index] = explain.Port{Name: p.link.Name, XDP: p.decision.XDPReceive, Refused: !p.decision.Attach,
+			Reason: p.decision.Reason, Remedy: p.decision.Remedy}
 	}
 	return l
 }

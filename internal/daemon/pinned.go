@@ -160,7 +160,7 @@ func (p *Pinned) Beats() bool {
 
 func (p *Pinned) explainer() *explain.Look {
 	kept, _ := p.plane.Kept()
-	l := &explain.Look{Plane: p.plane, Now: p.now, HZ: p.hz, TCP: kept.TCP, Ports: map[int]explain.Port{}}
+	l := &explain.Look{Plane: p.plane, Now: p.now, HZ: p.hz, TCP: kept.TCP, Ports: map[int]explain.Port{}, Kernel: asker{}}
 	attached, _ := p.plane.Attached()
 	for _, at := range attached {
 		l.Ports[at.Index] = explain.Port{Name: p.links[at.Index].Name, XDP: at.XDPReceive}

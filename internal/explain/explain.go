@@ -101,7 +101,8 @@ func (j *judge) word(a *api.Flow, f *dataplane.Flow) string {
 }
 
 // explain is about a flow in the table.
-func (j *judge) explain(s *dataplane.Slot) api.Explanation {
+// With deep, the kernel's tables are asked.
+func (j *judge) explain(s *dataplane.Slot, deep bool) api.Explanation {
 	f, a := s.Flow(), j.flow(s, j.gen)
 	word := j.word(&a, &f)
 	e := explanation(word)
@@ -112,7 +113,8 @@ func (j *judge) explain(s *dataplane.Slot) api.Explanation {
 	if e.Fast && a.Way == api.WayTC && j.Ports[f.Port].XDP {
 		e.Also = append(e.Also, also("tc_way"))
 	}
-	if f.Why != word {
+	j.decide(&e, &f, deep)
+	if f.Why != e.Reason {
 		last := also(f.Why)
 		last.Ago = a.Idle
 		e.Also = append(e.Also, last)
@@ -143,9 +145,9 @@ func (l *Look) conversation(q api.FlowQuery) ([]api.Explanation, error) {
 			return true
 		}
 		if matches(&q, s) {
-			exact = append(exact, j.explain(s))
+			exact = append(exact, j.explain(s, len(exact) < nearMax))
 		} else if len(near) < nearMax {
-			e := j.explain(s)
+			e := j.explain(s, false)
 			e.Near = true
 			near = append(near, e)
 		}
@@ -165,6 +167,9 @@ func (l *Look) conversation(q api.FlowQuery) ([]api.Explanation, error) {
 	exact = j.spread(exact, samples, direction)
 	if len(exact) == 0 {
 		e, err := j.nothing(q.Proto)
+		if e.Reason == notSeen.Reason {
+			j.decideNothing(&e, &q)
+		}
 		return append([]api.Explanation{e}, near...), err
 	}
 	return append(exact, near...), nil
@@ -197,11 +202,26 @@ func (l *Look) samples(keep func(*dataplane.Sample, *api.Also) bool) ([]api.Also
 	if err != nil {
 		return nil, err
 	}
+	type kind struct {
+		reason, port, proto string
+		source, dest        netip.AddrPort
+		vlan                int
+	}
 	var found []api.Also
+	at := map[kind]int{} // each CPU keeps samples of its own
 	for i := range all {
-		if a := l.sampled(&all[i]); keep(&all[i], &a) {
-			found = append(found, a)
+		a := l.sampled(&all[i])
+		if !keep(&all[i], &a) {
+			continue
 		}
+		k := kind{a.Reason, a.Port, a.Proto, a.Source, a.Destination, a.VLAN}
+		if same, known := at[k]; known {
+			found[same].Packets += a.Packets
+			found[same].Ago = min(found[same].Ago, a.Ago)
+			continue
+		}
+		at[k] = len(found)
+		found = append(found, a)
 	}
 	slices.SortStableFunc(found, func(a, b api.Also) int { return cmp.Compare(a.Ago, b.Ago) })
 	return found, nil
@@ -249,7 +269,7 @@ func (l *Look) table(top int) ([]api.Explanation, error) {
 	}
 	var found []api.Explanation
 	for _, c := range chosen.sorted() {
-		found = append(found, j.explain(&c.slot))
+		found = append(found, j.explain(&c.slot, false))
 	}
 	if top > 0 {
 		return found, nil

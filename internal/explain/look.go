@@ -31,12 +31,16 @@ type Look struct {
 	// Because names the rule of the firewall or of the configuration behind a reason that a
 	// flow met; "" where there is none. May be nil.
 	Because func(f dataplane.Flow, reason string) string
+	// Kernel decides between causes. May be nil.
+	Kernel Kernel
 }
 
 // Port is what must be known of an interface.
 type Port struct {
-	Name string
-	XDP  bool // the XDP program is attached
+	Name           string
+	XDP            bool   // the XDP program is attached
+	Refused        bool   // no program is
+	Reason, Remedy string // why it is refused, or goes by TC alone
 }
 
 // since is how long ago a jiffy was, in seconds; negative in the future.

@@ -30,6 +30,7 @@ type Tuple struct {
 	Destination netip.AddrPort
 	Zone        uint16 // conntrack zone of both directions
 	Echo        uint16 // ICMP and ICMPv6 id
+	Type        uint8  // of an ICMP message, to ask by; not read
 }
 
 // Flags of a TCP connection's direction

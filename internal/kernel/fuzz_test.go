@@ -36,6 +36,7 @@ func FuzzDecode(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(uint16(ctNew), request)
+	f.Add(uint16(unix.RTM_GETNEXTHOP), []byte{}) // a message without its fixed header
 
 	names := map[string]uint32{"rx-vlan-hw-parse": 9, "rx-gro": 70}
 	f.Fuzz(func(t *testing.T, typ uint16, data []byte) {

@@ -10,6 +10,7 @@ package nft
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -49,6 +50,7 @@ type Chain struct {
 	Hook     uint32 // NF_INET_*: 0 prerouting, 2 forward, 4 postrouting
 	Priority int32
 	Type     string // "filter", "nat", "route"
+	Policy   uint32 // what becomes of a packet at its end: NF_DROP or NF_ACCEPT
 }
 
 // Set is a set or a map. Exprs are the statements that each element carries.
@@ -195,7 +197,7 @@ func takeTable(m netlink.Message, awake map[Table]bool) error {
 }
 
 func (n *Ruleset) takeChain(m netlink.Message, awake map[Table]bool) error {
-	c := Chain{Ref: Ref{Table: Table{Family: m.Data[0]}}}
+	c := Chain{Ref: Ref{Table: Table{Family: m.Data[0]}}, Policy: 1}
 	err := nl.Attributes(m, nl.SizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.NFTA_CHAIN_TABLE:
@@ -204,6 +206,8 @@ func (n *Ruleset) takeChain(m netlink.Message, awake map[Table]bool) error {
 			c.Name = ad.String()
 		case unix.NFTA_CHAIN_TYPE:
 			c.Type = ad.String()
+		case unix.NFTA_CHAIN_POLICY:
+			c.Policy = binary.BigEndian.Uint32(append(ad.Bytes(), 0, 0, 0, 0))
 		case unix.NFTA_CHAIN_HOOK:
 			c.Base = true
 			nl.Inner(ad, func(ad *netlink.AttributeDecoder) {

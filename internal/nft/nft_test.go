@@ -26,7 +26,7 @@ func TestReadNft(t *testing.T) {
 		set dyn { type ipv4_addr; flags dynamic; limit rate 5/second; }
 		set own { type ipv4_addr; size 100; flags dynamic; }
 		chain sub { }
-		chain f { type filter hook forward priority -5;
+		chain f { type filter hook forward priority -5; policy drop;
 			ct state vmap { established : accept, new : jump sub } comment "first"
 			iifname { "lan", "wan" } tcp dport 5060-5061 limit rate 5/second accept
 			update @own { ip saddr limit rate 3/second } drop
@@ -42,8 +42,8 @@ func TestReadNft(t *testing.T) {
 		t.Fatal(err)
 	}
 	table := Table{unix.NFPROTO_INET, "t"}
-	want := []Chain{{Ref: Ref{table, "sub"}},
-		{Ref: Ref{table, "f"}, Base: true, Hook: 2, Priority: -5, Type: "filter"}}
+	want := []Chain{{Ref: Ref{table, "sub"}, Policy: 1},
+		{Ref: Ref{table, "f"}, Base: true, Hook: 2, Priority: -5, Type: "filter", Policy: 0}}
 	if diff := cmp.Diff(want, n.Chains); diff != "" {
 		t.Errorf("chains (-want +got):\n%s", diff)
 	}
