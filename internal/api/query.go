@@ -240,6 +240,9 @@ func (f FlowFilter) Values() url.Values {
 			v.Set(key, value)
 		}
 	}
+	if f.Live {
+		v.Set("live", "1")
+	}
 	return v
 }
 
@@ -248,7 +251,7 @@ func (f FlowFilter) Check() error {
 	if f.Limit < 0 {
 		return fmt.Errorf("limit %d: use a number of flows, or 0 for all", f.Limit)
 	}
-	if err := oneOf("sort", f.Sort, "", SortPackets, SortBytes, SortAge); err != nil {
+	if err := oneOf("sort", f.Sort, "", SortPackets, SortBytes, SortAge, SortRate); err != nil {
 		return err
 	}
 	return oneOf("state", f.State, "", FlowSeen, FlowArmed, FlowExpired, FlowOld, FlowClosed)
@@ -265,7 +268,7 @@ func oneOf(name, value string, allowed ...string) error {
 func flowFilterFrom(v url.Values) (FlowFilter, error) {
 	f := FlowFilter{Sort: v.Get("sort"), State: v.Get("state"), Port: v.Get("port")}
 	for key := range v {
-		if err := oneOf("parameter", key, "limit", "sort", "state", "port"); err != nil {
+		if err := oneOf("parameter", key, "limit", "sort", "state", "port", "live"); err != nil {
 			return f, err
 		}
 	}
@@ -276,5 +279,9 @@ func flowFilterFrom(v url.Values) (FlowFilter, error) {
 		}
 		f.Limit = n
 	}
+	if live := v.Get("live"); live != "" && live != "1" {
+		return f, fmt.Errorf("live %q: use 1, or leave it out", live)
+	}
+	f.Live = v.Get("live") == "1"
 	return f, f.Check()
 }

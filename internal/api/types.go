@@ -91,6 +91,7 @@ type Status struct {
 // FlowCount is the flow table's occupation, in slots.
 type FlowCount struct {
 	Slots  int `json:"slots"`  // there are
+	Idle   int `json:"idle"`   // of flows without a packet for 5 s, and counted nowhere else; free for others
 	Armed  int `json:"armed"`  // learned, including those whose lease has ended
 	Seen   int `json:"seen"`   // counted, not learned
 	Closed int `json:"closed"` // after FIN or RST
@@ -234,6 +235,7 @@ type Check struct {
 
 // Orders of flows, as in FlowFilter.Sort. All of them put the largest first.
 const (
+	SortRate    = "rate" // packets a second, now; the answer takes a quarter of a second longer
 	SortPackets = "packets"
 	SortBytes   = "bytes"
 	SortAge     = "age"
@@ -250,7 +252,8 @@ type ExplainQuery struct {
 // FlowFilter chooses flows: the query of GET /v1/flows.
 type FlowFilter struct {
 	Limit int    // 0: all
-	Sort  string // SortPackets, SortBytes, SortAge; "": no particular order
+	Sort  string // SortRate, SortPackets, SortBytes, SortAge; "": no particular order
 	State string // one of the flow states; "": all
 	Port  string // name of the port it comes in by; "": all
+	Live  bool   // only flows of which a packet came within 5 s, or may have: whose lease runs
 }

@@ -405,7 +405,7 @@ func (p *AttackPhase) look(ctx context.Context, r *rig) error {
 	if err != nil {
 		return err
 	}
-	p.Slots, p.Used = s.Flows.Slots, s.Flows.Armed+s.Flows.Seen+s.Flows.Closed
+	p.Slots, p.Used = s.Flows.Slots, s.Flows.Armed+s.Flows.Seen+s.Flows.Closed+s.Flows.Idle
 	count := func(reason string) uint64 { return s.Counters[api.StageXDP][reason] }
 	p.SourceFull, p.TableFull, p.Policed = count("source_full"), count("table_full"), count("policed")
 	p.Implausible, p.Closed = count("tcp_implausible"), count("tcp_close")

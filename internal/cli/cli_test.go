@@ -206,12 +206,25 @@ func TestJSONIsTheAPIType(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &got); err != nil {
 		t.Fatal(err)
 	}
+	asked := f.filter
 	want, _ := f.Flows(api.FlowFilter{Sort: api.SortPackets})
 	if diff := gocmp.Diff(want, got, cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {
 		t.Error(diff)
 	}
-	if f.filter.Limit != 0 {
-		t.Errorf("limit %d with --json", f.filter.Limit)
+	if asked != (api.FlowFilter{Sort: api.SortPackets, Live: true}) {
+		t.Errorf("asked for %+v with --json", asked)
+	}
+	for _, c := range []struct {
+		args string
+		want api.FlowFilter
+	}{
+		{"flows", api.FlowFilter{Limit: 100, Sort: api.SortRate, Live: true}},
+		{"flows --all --sort age", api.FlowFilter{Limit: 100, Sort: api.SortAge}},
+		{"flows --all --json", api.FlowFilter{Sort: api.SortPackets}},
+	} {
+		if _, _, err := shunt(append(strings.Fields(c.args), "--state", serve(t, f))...); err != "" || f.filter != c.want {
+			t.Errorf("%s: asked for %+v, %s; want %+v", c.args, f.filter, err, c.want)
+		}
 	}
 }
 

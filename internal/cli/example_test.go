@@ -111,7 +111,7 @@ func exampleDifferences() []api.Difference {
 func exampleStatus() api.Status {
 	return api.Status{
 		Version: "0.1.0", State: api.StateRunning, Problems: []api.Check{}, ABI: 1, PID: 1234, Started: noon.Add(-2*time.Hour - 3*time.Minute), Kernel: "6.18.44",
-		Generation: 17, Flows: api.FlowCount{Slots: 262144, Armed: 1204, Seen: 33, Closed: 12},
+		Generation: 17, Flows: api.FlowCount{Slots: 262144, Armed: 1204, Seen: 33, Closed: 12, Idle: 4021},
 		LeaseSeconds: 4, LeaseLiveSeconds: 30, Threshold: 10, Hits: 12345678, Punts: 223456,
 		Counters: map[string]map[string]uint64{
 			api.StageXDP:       {"hit": 12345000, "tcp_syn": 200, "tc_way": 678, "below_threshold": 222578},

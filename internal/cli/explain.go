@@ -49,7 +49,7 @@ Other flows between the same addresses are told behind it. REASON is a word that
 			return e.show(explanations, func(p *page) { e.sayUnattended(p); printExplanations(p, query, explanations) })
 		},
 	})
-	cmd.Flags().IntVar(&query.Top, "top", 0, "explain the busiest flows, so many: a `number`")
+	cmd.Flags().IntVar(&query.Top, "top", 0, "explain the busiest flows of this moment, so many: a `number`")
 	cmd.Flags().BoolVar(&all, "all", false, "explain every flow, and packets that are of none")
 	return cmd
 }

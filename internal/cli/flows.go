@@ -15,12 +15,14 @@ const tableLimit = 100
 
 func (e *env) flowsCommand() *cobra.Command {
 	var filter api.FlowFilter
+	var all bool
 	cmd := e.reader(&cobra.Command{
 		Use:   "flows",
 		Short: "Show flows, one direction a line",
 		Long: `Shows the flows in the table as they come in, and what is done to them. SOURCE and
 DESTINATION can be given to "shunt explain" as they stand. WHY is the reason for which
-the kernel had the flow's last packet that was not repeated.`,
+the kernel had the flow's last packet that was not repeated. Flows of which no packet came for
+5 seconds are left out; --all shows what is still kept of them.`,
 		Example: `  shunt flows --sort bytes --limit 20
   shunt flows --only armed --port eth0
   shunt flows --json | jq length`,
@@ -29,6 +31,10 @@ the kernel had the flow's last packet that was not repeated.`,
 			if e.json && !cmd.Flags().Changed("limit") {
 				filter.Limit = 0
 			}
+			if e.json && !cmd.Flags().Changed("sort") {
+				filter.Sort = api.SortPackets
+			}
+			filter.Live = !all
 			if err := filter.Check(); err != nil {
 				return usagef("flows: %w", err)
 			}
@@ -41,7 +47,8 @@ the kernel had the flow's last packet that was not repeated.`,
 	})
 	flags := cmd.Flags()
 	flags.IntVar(&filter.Limit, "limit", tableLimit, "`number` of flows, 0 for all; with --json all is the default")
-	flags.StringVar(&filter.Sort, "sort", api.SortPackets, "`measure` by which the largest come first: packets, bytes or age")
+	flags.StringVar(&filter.Sort, "sort", api.SortRate, "`measure` by which the largest come first: rate (packets a second, now), packets, bytes or age; with --json packets is the default")
+	flags.BoolVar(&all, "all", false, "flows that have ended, too, as long as they are kept")
 	flags.StringVar(&filter.State, "only", "", "flows in this `state`: seen, armed, expired, old or closed")
 	flags.StringVar(&filter.Port, "port", "", "flows that come in by this `interface`")
 	return cmd

@@ -56,7 +56,7 @@ func (t *topPoller) poll(ctx context.Context) (topState, error) {
 	if err != nil {
 		return topState{}, err
 	}
-	flows, err := t.env.flows(ctx, api.FlowFilter{Limit: topCandidates, Sort: api.SortPackets})
+	flows, err := t.env.flows(ctx, api.FlowFilter{Limit: topCandidates, Sort: api.SortRate, Live: true})
 	if err != nil {
 		return topState{}, err
 	}

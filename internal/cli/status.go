@@ -107,7 +107,7 @@ func printStatus(p *page, s api.Status) {
 		facts.add("daemon", "pid "+plainInt(s.PID)+", up "+span(now().Sub(s.Started).Seconds())+", abi "+plainInt(s.ABI))
 	}
 	facts.add("flows", count(uint64(s.Flows.Armed))+" armed, "+count(uint64(s.Flows.Seen))+" seen, "+
-		count(uint64(s.Flows.Closed))+" closed, of "+count(uint64(s.Flows.Slots))+" slots")
+		count(uint64(s.Flows.Closed))+" closed, "+count(uint64(s.Flows.Idle))+" idle, of "+count(uint64(s.Flows.Slots))+" slots")
 	facts.add("lease", span(s.LeaseSeconds)+", "+span(s.LeaseLiveSeconds)+" while the daemon lives; learned after "+
 		count(uint64(s.Threshold))+" packets")
 	facts.add("repeated", share(s.Hits, s.Hits+s.Punts)+" of packets: "+count(s.Hits)+", the kernel had "+count(s.Punts))

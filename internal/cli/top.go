@@ -18,9 +18,8 @@ import (
 
 const (
 	topInterval = time.Second
-	// topCandidates is how many flows, by packets so far, are watched for their rate. A
-	// flow faster than the rest is soon among them; a million would cost the daemon more
-	// than they tell.
+	// topCandidates is how many flows, the fastest, are asked for: a million would cost the
+	// daemon more than they tell.
 	topCandidates = 5000
 	// onceHeight is that of a frame which goes to no terminal.
 	onceHeight = 40
@@ -32,7 +31,7 @@ func (e *env) topCommand() *cobra.Command {
 		Use:   "top",
 		Short: "Watch the busiest flows, once a second",
 		Long: `Redraws once a second: packets repeated and left to the kernel, and the flows with most
-packets per second, among the 5,000 with most packets so far. q or Ctrl-C ends it. --once
+packets per second. q or Ctrl-C ends it. --once
 prints one frame, and --json the flows of one frame, as "shunt flows" does.`,
 		Example: `  shunt top
   shunt top --once`,

@@ -19,6 +19,7 @@ type Tuple struct{ Source, Destination netip.AddrPort }
 type Slot struct {
 	raw  tcSlot
 	busy bool // it was being rewritten whenever it was looked at
+	at   int  // its place in the table
 }
 
 // States of a slot, as Slot.State and Flow.State have them.
@@ -53,6 +54,12 @@ func (s *Slot) Generation() uint32 { return s.raw.Gen }
 
 // Lease is when the lease ends.
 func (s *Slot) Lease() uint32 { return s.raw.Lease }
+
+// Seen is when the kernel had the flow's last packet, in jiffies.
+func (s *Slot) Seen() uint32 { return s.raw.Seen }
+
+// Place is the slot's place in the table: the same flow has the same one, for as long as it is kept.
+func (s *Slot) Place() int { return s.at }
 
 // Born is when the flow was first armed.
 func (s *Slot) Born() uint32 { return s.raw.Born }
@@ -194,7 +201,7 @@ func (p *Plane) Slots(yield func(*Slot) bool) error {
 			if tcSlotState(slots[i].State) == tcSlotStateSLOT_EMPTY && slots[i].Seq&1 == 0 {
 				continue
 			}
-			s = Slot{raw: slots[i]}
+			s = Slot{raw: slots[i], at: at/size + i}
 			if err := p.reread(&s, int64(at+i*size)); err != nil {
 				return err
 			}

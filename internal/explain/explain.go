@@ -264,7 +264,19 @@ func wire(from, to netip.AddrPort) tuple { return tuple{from, to} }
 func (l *Look) table(top int) ([]api.Explanation, error) {
 	j := l.judge()
 	chosen := best{limit: top}
-	if err := l.Plane.Slots(func(s *dataplane.Slot) bool { chosen.offer(busy(s), s); return true }); err != nil {
+	order := func(s *dataplane.Slot) float64 { return float64(carried(s)) }
+	if top > 0 {
+		var err error
+		if order, err = l.rate(rateOver); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.Plane.Slots(func(s *dataplane.Slot) bool {
+		if top == 0 || !l.dead(s) {
+			chosen.offer(order(s), s)
+		}
+		return true
+	}); err != nil {
 		return nil, err
 	}
 	var found []api.Explanation

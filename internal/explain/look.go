@@ -16,6 +16,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"time"
 
 	"shunt/internal/api"
 	"shunt/internal/dataplane"
@@ -71,9 +72,26 @@ func (l *Look) state(s *dataplane.Slot, gen uint32) string {
 	return api.FlowArmed
 }
 
+// deadAfter is for how many seconds no packet comes of a flow that is shown no more. Its slot is given to
+// the next flow that needs one.
+const deadAfter = 5
+
+// dead reports whether a flow has ended, as far as its slot tells: hits are not dated, but each is within
+// a lease.
+func (l *Look) dead(s *dataplane.Slot) bool {
+	if l.since(s.Seen()) <= deadAfter {
+		return false
+	}
+	return s.State() != dataplane.StateArmed || l.passed(s.Lease()) && (l.since(s.Lease()) > deadAfter || l.since(s.Lease()) < 0)
+}
+
 // Count says how full the table is.
 func (l *Look) Count() (n api.FlowCount, err error) {
 	err = l.Plane.Slots(func(s *dataplane.Slot) bool {
+		if l.dead(s) {
+			n.Idle++
+			return true
+		}
 		switch s.State() {
 		case dataplane.StateArmed:
 			n.Armed++
@@ -91,9 +109,12 @@ func (l *Look) Count() (n api.FlowCount, err error) {
 func (l *Look) Flows(filter api.FlowFilter) ([]api.Flow, error) {
 	gen := l.Plane.Generation()
 	chosen := best{limit: filter.Limit}
-	measure := l.measure(filter.Sort)
-	err := l.Plane.Slots(func(s *dataplane.Slot) bool {
-		if filter.Port != "" && l.Ports[s.Port()].Name != filter.Port ||
+	measure, err := l.measure(filter.Sort)
+	if err != nil {
+		return nil, err
+	}
+	err = l.Plane.Slots(func(s *dataplane.Slot) bool {
+		if filter.Live && l.dead(s) || filter.Port != "" && l.Ports[s.Port()].Name != filter.Port ||
 			filter.State != "" && l.state(s, gen) != filter.State {
 			return true
 		}
@@ -115,27 +136,49 @@ func (l *Look) Flows(filter api.FlowFilter) ([]api.Flow, error) {
 }
 
 // measure is what flows are put in order by, the largest first; nil: in no order.
-func (l *Look) measure(order string) func(*dataplane.Slot) float64 {
+func (l *Look) measure(order string) (func(*dataplane.Slot) float64, error) {
 	switch order {
+	case api.SortRate:
+		return l.rate(rateOver)
 	case api.SortPackets:
-		return func(s *dataplane.Slot) float64 { packets, _ := s.Repeated(); return float64(packets) }
+		return func(s *dataplane.Slot) float64 { packets, _ := s.Repeated(); return float64(packets) }, nil
 	case api.SortBytes:
-		return func(s *dataplane.Slot) float64 { _, bytes := s.Repeated(); return float64(bytes) }
+		return func(s *dataplane.Slot) float64 { _, bytes := s.Repeated(); return float64(bytes) }, nil
 	case api.SortAge:
 		return func(s *dataplane.Slot) float64 {
 			if s.State() != dataplane.StateArmed {
 				return 0
 			}
 			return l.since(s.Born())
-		}
+		}, nil
 	}
-	return nil
+	return nil, nil
 }
 
-// busy is the order of the busiest flows, whoever carries them.
-func busy(s *dataplane.Slot) float64 {
+// rateOver is how long packets are counted for a rate.
+const rateOver = 250 * time.Millisecond
+
+// carried are the packets of a flow so far, whoever had them.
+func carried(s *dataplane.Slot) uint64 {
 	packets, _ := s.Repeated()
-	return float64(packets) + float64(s.Sighted())
+	return packets + uint64(s.Sighted())
+}
+
+// rate is the order of the busiest flows: by the packets that came while it was waited for, and those that
+// had none by all that ever came. A flow whose counters began anew in that time counts from zero.
+func (l *Look) rate(over time.Duration) (func(*dataplane.Slot) float64, error) {
+	before := make([]uint64, l.Plane.SlotCount())
+	if err := l.Plane.Slots(func(s *dataplane.Slot) bool { before[s.Place()] = carried(s); return true }); err != nil {
+		return nil, err
+	}
+	time.Sleep(over)
+	return func(s *dataplane.Slot) float64 {
+		now, was := carried(s), before[s.Place()]
+		if now < was {
+			was = 0
+		}
+		return float64(now-was) + float64(now)/(1<<63)
+	}, nil
 }
 
 // best keeps the slots with the largest measures, as many as limit says (0: all), in at most

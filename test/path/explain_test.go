@@ -416,51 +416,6 @@ func TestExplainElsewhere(t *testing.T) {
 	})
 }
 
-// TestExplainTable: the busiest first, whoever carries them; and all, with packets that are
-// of no flow.
-func TestExplainTable(t *testing.T) {
-	b := open(t, exercise.Options{})
-	in, out := b.udp4()
-	const flows = 50
-	for i := range uint16(flows) {
-		p, q := in, out
-		p.Src, q.Src = netip.AddrPortFrom(in.Src.Addr(), 2000+i), netip.AddrPortFrom(in.Src.Addr(), 2000+i)
-		s := b.Learned(p, q, b.lease(t))
-		s.Packets = uint64(i)
-		if i%2 == 1 { // slow ones count as well
-			s.State, s.Packets, s.Count = exercise.Seen, 0, uint32(i)
-		}
-		check(t, b.PutAt(exercise.Place{Bucket: uint32(i)}, s)) // where it is found is not the question
-	}
-	list, err := b.look(t).Explain(api.ExplainQuery{Top: 10})
-	check(t, err)
-	for i, x := range list {
-		if want := uint16(2000 + flows - 1 - i); x.Flow == nil || x.Flow.Source.Port() != want || x.Fast != (want%2 == 0) {
-			t.Errorf("place %d: %+v, want port %d", i, x, want)
-		}
-	}
-	if len(list) != 10 {
-		t.Errorf("%d flows, want 10", len(list))
-	}
-	_, err = b.XDP(b.LANIndex, with(in, func(p *exercise.Packet) { p.TTL = 1 }))
-	check(t, err)
-	if list, err = b.look(t).Explain(api.ExplainQuery{}); err != nil || len(list) != flows+1 {
-		t.Fatalf("%d explanations, %v; want %d", len(list), err, flows+1)
-	}
-	if x := list[flows]; x.Flow != nil || x.Reason != "ttl" || x.Also[0].Source != in.Src {
-		t.Errorf("%+v, want the packet without a flow", x)
-	}
-	some, err := b.look(t).Flows(api.FlowFilter{Limit: 3, Sort: api.SortPackets, State: api.FlowArmed, Port: "lan"})
-	check(t, err)
-	if len(some) != 3 || some[0].Packets != 48 || some[1].Packets != 46 || some[2].Packets != 44 {
-		t.Errorf("%+v, want the three largest", some)
-	}
-	n, err := b.look(t).Count()
-	if err != nil || n.Armed != flows/2 || n.Seen != flows/2 {
-		t.Errorf("%+v, %v", n, err)
-	}
-}
-
 // TestExplainDefence: a source that may have no more flows, and an exception over its rate.
 func TestExplainDefence(t *testing.T) {
 	b := open(t, exercise.Options{})
