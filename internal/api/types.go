@@ -116,7 +116,8 @@ type Port struct {
 	Drops       uint64 `json:"drops"`        // redirected frames lost: the driver's queue was full
 	Errors      uint64 `json:"errors"`       // redirected frames lost: the driver refused them
 
-	Labels string `json:"labels,omitempty"` // why it does not do what the label tables want of it, and what helps; plain words
+	Above  []string `json:"above,omitempty"`  // devices that stand on it: what they carry stays with the kernel
+	Labels string   `json:"labels,omitempty"` // why it does not do what the label tables want of it, and what helps; plain words
 }
 
 // Flow is one direction of a conversation, as it looks on the wire where it comes in:

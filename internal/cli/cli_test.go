@@ -437,4 +437,12 @@ func TestDoctorWithoutDaemon(t *testing.T) {
 	if _, out, _ = shunt("doctor", "eth0", "--state", serve(t, example())); !strings.Contains(out, "Linux 6.18") {
 		t.Errorf("named ports went to the daemon:\n%s", out)
 	}
+	// What the daemon knows of one of its own ports goes before.
+	set(t, &Doctor, func(config.Paths, []string) ([]api.Check, error) {
+		return []api.Check{{Name: "port lan0", Level: api.LevelWarn, Finding: "as if nothing were configured"}, {Name: "port eth9", Level: api.LevelOK, Finding: "can be fast"}}, nil
+	})
+	if _, out, _ = shunt("doctor", "lan0", "eth9", "--state", serve(t, example())); strings.Contains(out, "as if nothing") ||
+		!strings.Contains(out, "its peer segments in software") || !strings.Contains(out, "eth9") {
+		t.Errorf("the daemon's finding about its port:\n%s", out)
+	}
 }

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,8 +16,9 @@ func (e *env) doctorCommand() *cobra.Command {
 		Use:   "doctor [PORT]...",
 		Short: "Examine the machine: one finding a line, with a remedy",
 		Long: `Examines the kernel, its features, drivers, qdiscs and other programs. With a running
-daemon its ports are examined; without one, or with PORTs, those that are named. A check
-that fails makes the exit code 1.`,
+daemon its ports are examined, as it is configured; with PORTs those that are named; else every
+Ethernet port, and what stands on it. The first line is the verdict: how much of what comes in
+could be fast, and the largest cause why not more. A check that fails makes the exit code 1.`,
 		Example: `  shunt doctor
   shunt doctor eth0 eth1`,
 		Args: cobra.ArbitraryArgs,
@@ -46,10 +48,34 @@ func (e *env) examine(cmd *cobra.Command, ports []string) ([]api.Check, error) {
 		return nil, errors.New("doctor: this program was built without the doctor; build ./cmd/shunt")
 	}
 	checks, err := Doctor(e.paths, ports)
+	if theirs, asked := e.client().Doctor(cmd.Context()); len(ports) > 0 && asked == nil {
+		checks = preferring(theirs, checks)
+	}
 	if checks == nil {
 		checks = []api.Check{}
 	}
 	return checks, err
+}
+
+// preferring puts what the daemon finds about its ports in the place of what was found here: it knows its
+// configuration, and what came in by them.
+func preferring(theirs, here []api.Check) (checks []api.Check) {
+	of := map[string][]api.Check{}
+	for _, c := range theirs {
+		if strings.HasPrefix(c.Name, "port ") {
+			of[c.Name] = append(of[c.Name], c)
+		}
+	}
+	done := map[string]bool{}
+	for _, c := range here {
+		if of[c.Name] == nil {
+			checks = append(checks, c)
+		} else if !done[c.Name] {
+			done[c.Name] = true
+			checks = append(checks, of[c.Name]...)
+		}
+	}
+	return checks
 }
 
 func printChecks(p *page, checks []api.Check) {

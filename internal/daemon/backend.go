@@ -11,6 +11,7 @@ import (
 	"shunt/internal/api"
 	"shunt/internal/dataplane"
 	"shunt/internal/doctor"
+	"shunt/internal/eligible"
 	"shunt/internal/explain"
 	"shunt/internal/kernel"
 )
@@ -81,7 +82,7 @@ func (d *Daemon) port(p shown) (api.Port, error) {
 	a := api.Port{
 		Name: p.link.Name, Index: index, Driver: p.link.Driver, MTU: p.link.MTU, Qdisc: p.link.Qdisc,
 		State: api.PortTC, Reason: p.decision.Reason, Remedy: p.decision.Remedy,
-		XDPReceive: p.decision.XDPReceive, XDPTransmit: p.decision.XDPTransmit,
+		XDPReceive: p.decision.XDPReceive, XDPTransmit: p.decision.XDPTransmit, Above: p.link.Uppers,
 	}
 	switch {
 	case !p.decision.Attach:
@@ -147,7 +148,7 @@ func (d *Daemon) Explain(q api.ExplainQuery) ([]api.Explanation, error) { return
 
 // Doctor implements api.Backend.
 func (d *Daemon) Doctor() ([]api.Check, error) {
-	checks, err := doctor.RunFor(d.paths, d.cfg.Ports, d.rules.known())
+	checks, err := doctor.RunFor(d.paths, d.cfg.Ports, func(port string) eligible.Mode { return eligible.Mode(d.cfg.XDPFor(port)) }, d.rules.known())
 	checks = append(checks, doctor.RealTime(d.refused))
 	return append(checks, d.labels.checks()...), err
 }

@@ -9,15 +9,17 @@ import (
 
 	"shunt/internal/api"
 	"shunt/internal/dataplane"
+	"shunt/internal/doctor"
 )
 
 // awaited is the remedy for a port that is not there.
 const awaited = "it becomes a port as soon as it is there; \"ip link\" lists the names"
 
 // problems are what keeps flows from being fast, the worst first: ports that are refused or not
-// there, names that match nothing, a router with one side only.
+// there, names that match nothing, a router with one side only, devices that stand on a port.
 func problems(ports []api.Port, unmatched []string) []api.Check {
 	found := []api.Check{}
+	var stacked []api.Check
 	var fast []string
 	for _, p := range ports {
 		switch p.State {
@@ -25,6 +27,10 @@ func problems(ports []api.Port, unmatched []string) []api.Check {
 			found = append(found, api.Check{Name: "port " + p.Name, Level: api.LevelFail, Finding: naming(p.Name, p.Reason), Remedy: p.Remedy})
 		default:
 			fast = append(fast, p.Name)
+			if len(p.Above) > 0 {
+				finding, remedy := doctor.Stacked(p.Name, p.Above)
+				stacked = append(stacked, api.Check{Name: "port " + p.Name, Level: api.LevelWarn, Finding: finding, Remedy: remedy})
+			}
 		}
 		if p.Labels != "" {
 			found = append(found, api.Check{Name: "labels of " + p.Name, Level: api.LevelWarn, Finding: naming(p.Name, p.Labels)})
@@ -33,6 +39,7 @@ func problems(ports []api.Port, unmatched []string) []api.Check {
 	for _, pattern := range unmatched {
 		found = append(found, api.Check{Name: "port " + pattern, Level: api.LevelWarn, Finding: "no interface matches " + pattern, Remedy: awaited})
 	}
+	found = append(found, stacked...)
 	const remedy = "see \"shunt ports\""
 	switch len(fast) {
 	case 0:

@@ -31,6 +31,7 @@ func TestProblems(t *testing.T) {
 		{"all refused", []api.Port{refused}, nil, api.StateDegraded, "no flow can be fast", 2},
 		{"none", nil, []string{"lan*"}, api.StateDegraded, "no flow can be fast", 2},
 		{"a wildcard", []api.Port{fast("lan"), fast("dmz")}, []string{"usb*"}, api.StateDegraded, "no interface matches usb*", 1},
+		{"a router on a stick", []api.Port{fast("lan"), {Name: "wan", State: api.PortTC, Above: []string{"wan.7", "wan.8"}}}, nil, api.StateDegraded, "wan.7, wan.8 stand on wan", 1},
 		{"labels", []api.Port{fast("lan"), lacking}, nil, api.StateDegraded, "labels do not leave by it", 1},
 	} {
 		found := problems(c.ports, c.unmatched)

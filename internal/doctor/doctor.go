@@ -8,9 +8,9 @@
 // kernel features, the BPF file system, sysctls. The daemon runs it for its own ports
 // (GET /v1/doctor), the command line runs it where no daemon lives.
 //
-// Limits: it judges with xdp = "auto". It does not watch traffic, so of a veth it
-// cannot say whether its peer behaves like a wire; the running daemon can
-// (`shunt ports`).
+// Limits: without a daemon it judges with xdp = "auto". It counts bytes for half a second and
+// reads no packet, so of a veth it cannot say whether its peer behaves like a wire; the
+// running daemon can (`shunt ports`).
 package doctor
 
 import (
@@ -20,6 +20,7 @@ import (
 
 	"shunt/internal/api"
 	"shunt/internal/config"
+	"shunt/internal/eligible"
 	"shunt/internal/kernel"
 )
 
@@ -35,32 +36,40 @@ var (
 )
 
 // Run examines the machine, the places of a daemon, and the interfaces that match
-// ports, which are names or wildcards. An error means that it could not look at all.
+// ports, which are names or wildcards; all Ethernet ports, and what stands on them, if there are none.
+// An error means that it could not look at all.
 func Run(paths config.Paths, ports []string) ([]api.Check, error) {
-	return run(paths, ports, false, readRules)
+	return run(paths, ports, auto, false, readRules)
 }
+
+// auto is the mode of ports that no configuration is known of.
+func auto(string) eligible.Mode { return eligible.Auto }
 
 // RunFor is Run by a daemon that runs. It knows the ruleset already, and what it took to start was
 // there; that is not tried again, since it has given up most of its rights by then.
-func RunFor(paths config.Paths, ports []string, known Rules) ([]api.Check, error) {
-	return run(paths, ports, true, func() []api.Check { return rules(known) })
+func RunFor(paths config.Paths, ports []string, mode func(port string) eligible.Mode, known Rules) ([]api.Check, error) {
+	return run(paths, ports, mode, true, func() []api.Check { return rules(known) })
 }
 
-func run(paths config.Paths, ports []string, inside bool, rules func() []api.Check) ([]api.Check, error) {
+func run(paths config.Paths, ports []string, mode func(string) eligible.Mode, inside bool, rules func() []api.Check) ([]api.Check, error) {
 	release, err := kernel.Version()
 	if err != nil {
 		return nil, fmt.Errorf("doctor: %w", err)
 	}
-	checks := examineAll(release, paths, ports, inside)
-	if release.AtLeast(6, 6) {
-		checks = append(checks, rules()...)
+	checks := examineAll(release, paths, ports, mode, inside)
+	if !release.AtLeast(6, 6) {
+		return checks, nil
+	}
+	checks = append(checks, rules()...)
+	if first, err := weigh(paths, ports, mode); err == nil { // else what failed is among the others
+		checks = append([]api.Check{first}, checks...)
 	}
 	return checks, nil
 }
 
 // examineAll is Run or RunFor on a kernel of that release. One cause is one finding: nothing
 // is tried that would fail for the kernel's age alone, and no program for want of rights.
-func examineAll(release kernel.Release, paths config.Paths, ports []string, inside bool) []api.Check {
+func examineAll(release kernel.Release, paths config.Paths, ports []string, mode func(string) eligible.Mode, inside bool) []api.Check {
 	s := system{root: "/"}
 	checks := []api.Check{floor(release), rights(inside), s.btf()}
 	if inside {
@@ -68,7 +77,7 @@ func examineAll(release kernel.Release, paths config.Paths, ports []string, insi
 	} else if Probe != nil && !slices.ContainsFunc(checks, func(c api.Check) bool { return c.Level == api.LevelFail }) {
 		checks = append(checks, Probe()...)
 	}
-	checks = append(checks, s.jit(), s.bpffs(paths.BPFFS))
+	checks = append(checks, s.jit(), s.lockdown(), s.bpffs(paths.BPFFS))
 	if !inside {
 		checks = append(checks, RealTime(kernel.TryRealTime()))
 	}
@@ -82,16 +91,21 @@ func examineAll(release kernel.Release, paths config.Paths, ports []string, insi
 		return append(checks, fail("ports", err.Error(), "mend what failed above first"))
 	}
 	for _, pattern := range ports {
-		checks = append(checks, matching(paths, pattern, links)...)
+		checks = append(checks, matching(paths, pattern, links, mode)...)
+	}
+	for _, l := range links {
+		if len(ports) == 0 && ethernet(l) {
+			checks = append(checks, examine(paths, l, mode(l.Name))...)
+		}
 	}
 	return checks
 }
 
 // matching examines all links of one name or wildcard.
-func matching(paths config.Paths, pattern string, links []kernel.Link) (checks []api.Check) {
+func matching(paths config.Paths, pattern string, links []kernel.Link, mode func(string) eligible.Mode) (checks []api.Check) {
 	for _, l := range links {
 		if hit, err := path.Match(pattern, l.Name); hit && err == nil {
-			checks = append(checks, examine(paths, l)...)
+			checks = append(checks, examine(paths, l, mode(l.Name))...)
 		}
 	}
 	if checks == nil {

@@ -12,6 +12,7 @@ import (
 	"shunt/internal/config"
 	"shunt/internal/eligible"
 	"shunt/internal/kernel"
+	"shunt/internal/nl/nltest"
 )
 
 // machine is a system whose files have the given contents.
@@ -72,6 +73,14 @@ func TestSysctls(t *testing.T) {
 	}
 	hold(t, good.forwarding()[0], api.LevelOK, "IPv4 is forwarded", "")
 
+	const lock = "sys/kernel/security/lockdown"
+	hold(t, none.lockdown(), api.LevelOK, "none", "")
+	hold(t, machine(t, map[string]string{lock: "[none] integrity confidentiality\n"}).lockdown(), api.LevelOK, "none", "")
+	hold(t, machine(t, map[string]string{lock: "none [integrity] confidentiality\n"}).lockdown(), api.LevelOK, "Secure Boot", "")
+	hold(t, machine(t, map[string]string{lock: "none integrity [confidentiality]\n"}).lockdown(), api.LevelWarn, "programs", "lockdown=integrity")
+	counting := machine(t, map[string]string{be: "1\n", "proc/sys/net/netfilter/nf_conntrack_acct": "1\n"}).conntrack()
+	hold(t, counting[len(counting)-1], api.LevelWarn, "nf_conntrack_acct", "shunt flows")
+
 	hold(t, machine(t, map[string]string{jit: "2\n"}).jit(), api.LevelWarn, "debugging", "bpf_jit_enable=1")
 }
 
@@ -112,16 +121,16 @@ func TestJudge(t *testing.T) {
 		{"no carrier", with(func(l *kernel.Link) { l.Carrier = false }), api.LevelWarn, "no carrier", "peer"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for _, check := range judge(c.port) {
+			for _, check := range judge(c.port, eligible.Auto) {
 				if strings.Contains(check.Finding, c.finding) {
 					hold(t, check, c.level, c.finding, c.remedy)
 					return
 				}
 			}
-			t.Errorf("no finding with %q in %+v", c.finding, judge(c.port))
+			t.Errorf("no finding with %q in %+v", c.finding, judge(c.port, eligible.Auto))
 		})
 	}
-	if got := judge(with(func(l *kernel.Link) { l.MTU = 9000 })); len(got) != 3 {
+	if got := judge(with(func(l *kernel.Link) { l.MTU = 9000 }), eligible.Auto); len(got) != 3 {
 		t.Errorf("a driver that takes large frames: %+v", got)
 	}
 }
@@ -134,7 +143,7 @@ func TestTooOld(t *testing.T) {
 		t.Error("programs were tried on a kernel that is known to refuse them")
 		return nil
 	}
-	checks := examineAll(kernel.Release{Major: 6, Minor: 1, Text: "6.1.0-49"}, config.Paths{BPFFS: config.DefaultBPFFS}, []string{"lo"}, false)
+	checks := examineAll(kernel.Release{Major: 6, Minor: 1, Text: "6.1.0-49"}, config.Paths{BPFFS: config.DefaultBPFFS}, []string{"lo"}, auto, false)
 	hold(t, checks[0], api.LevelFail, "6.1.0-49", "boot Linux 6.6")
 	for _, c := range checks[1:] {
 		if c.Name == "programs" || strings.HasPrefix(c.Name, "port") {
@@ -160,4 +169,84 @@ func TestRun(t *testing.T) {
 	hold(t, found["port lo"], api.LevelFail, "loopback", "leave it out")
 	hold(t, found["port nosuchport"], api.LevelWarn, "no such interface", "ip link")
 	hold(t, found["rights"], api.LevelOK, "enough", "")
+}
+
+// TestVerdict: how much could be fast, by the bytes that come in, and the largest cause why not more.
+func TestVerdict(t *testing.T) {
+	good := eligible.Decision{Attach: true}
+	port := func(name string, d eligible.Decision, rx uint64) candidate {
+		return candidate{link: kernel.Link{Name: name, Type: kernel.Ethernet}, decision: d, rx: rx}
+	}
+	no := func(name string) eligible.Decision {
+		return eligible.Decision{Reason: name + " belongs to bridge br0", Remedy: "take " + name + " out of br0"}
+	}
+	stick := port("wan", good, 1000)
+	stick.link.Uppers, stick.uppers, stick.tagged = []string{"wan.7"}, []string{"wan.7"}, 900
+	bridge := port("br0", no("br0"), 5000)
+	bridge.link.Kind = "bridge"
+	for _, c := range []struct {
+		name                   string
+		ports                  []candidate
+		level, finding, remedy string
+	}{
+		{"two", []candidate{port("lan", good, 700), port("wan", good, 300)}, api.LevelOK, "100 % of the bytes that come in could be fast; 2 of 2 Ethernet ports", ""},
+		{"one in a bridge", []candidate{port("lan", no("lan"), 250), port("wan", good, 750), bridge}, api.LevelWarn, "75 % of the bytes that come in could be fast; 1 of 2 Ethernet ports can; the largest cause why not more: lan belongs to bridge br0", "take lan out"},
+		{"the largest cause", []candidate{port("a", no("a"), 10), port("b", no("b"), 20), port("c", good, 70)}, api.LevelWarn, "b belongs to", "take b out"},
+		{"all in a bridge", []candidate{port("lan", no("lan"), 250), port("wan", no("wan"), 750)}, api.LevelFail, "0 % of the bytes", "take wan out"},
+		{"a router on a stick", []candidate{port("lan", good, 1000), stick}, api.LevelWarn, "55 % of the bytes that come in could be fast; 2 of 2 Ethernet ports can; the largest cause why not more: wan.7 stands on wan", "untagged"},
+		{"on a stick, before traffic", []candidate{{link: stick.link, decision: good, uppers: stick.uppers}}, api.LevelWarn, "nothing came in just now", "untagged"},
+		{"one port", []candidate{port("lan", good, 7)}, api.LevelWarn, "only if it comes in and leaves by such a port", "other side"},
+		{"none", nil, api.LevelWarn, "no Ethernet port", "ip link"},
+		{"idle", []candidate{port("lan", good, 0), port("wan", good, 0)}, api.LevelOK, "2 of 2 Ethernet ports can be fast; nothing came in", ""},
+	} {
+		got := verdict(c.ports)
+		if got.Name != "verdict" {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+		hold(t, got, c.level, c.finding, c.remedy)
+	}
+}
+
+// TestRunAlone: without names every Ethernet port is looked at, and the verdict stands first.
+func TestRunAlone(t *testing.T) {
+	if !nltest.InNetns(t) {
+		return
+	}
+	nltest.Run(t, `
+		ip link set lo up
+		ip link add lan type veth peer name lan-peer
+		ip link add wan type veth peer name wan-peer
+		ip link add br0 type bridge
+		ip link set lan-peer master br0`)
+	checks, err := Run(config.Paths{BPFFS: config.DefaultBPFFS}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]api.Check{}
+	for _, c := range checks {
+		if found[c.Name].Name == "" {
+			found[c.Name] = c
+		}
+	}
+	hold(t, checks[0], api.LevelWarn, "3 of 4 Ethernet ports can be fast", "nomaster")
+	hold(t, found["port lan"], api.LevelOK, "can be fast", "")
+	hold(t, found["port lan-peer"], api.LevelFail, "belongs to bridge br0", "nomaster")
+	hold(t, found["port br0"], api.LevelFail, "a bridge", "")
+	if c, there := found["port lo"]; there {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestMode: where the configuration says no XDP, nothing is found that only XDP would need.
+func TestMode(t *testing.T) {
+	p := eligible.Port{Link: kernel.Link{Name: "lan", Kind: "veth", Driver: "veth", Type: kernel.Ethernet, Up: true, Carrier: true, MTU: 9000,
+		Features: kernel.XDPBasic | kernel.XDPRedirect}}
+	if checks := judge(p, eligible.Auto); len(checks) < 3 {
+		t.Errorf("auto: %+v", checks)
+	}
+	for _, c := range judge(p, eligible.Off) {
+		if c.Level != api.LevelOK {
+			t.Errorf("off: %+v", c)
+		}
+	}
 }

@@ -12,35 +12,47 @@ import (
 )
 
 // examine gathers what eligible.Decide judges a link by, and puts the judgement into words.
-func examine(paths config.Paths, l kernel.Link) []api.Check {
+func examine(paths config.Paths, l kernel.Link, mode eligible.Mode) []api.Check {
+	facts, failed := gather(paths, l)
+	if failed != nil {
+		return []api.Check{*failed}
+	}
+	return judge(facts, mode)
+}
+
+// gather reads the facts; what could not be read is a finding.
+func gather(paths config.Paths, l kernel.Link) (facts eligible.Port, failed *api.Check) {
 	name := "port " + l.Name
-	facts := eligible.Port{Link: l}
+	facts = eligible.Port{Link: l}
 	hooks, err := kernel.Hooks(l)
 	if err != nil {
-		return []api.Check{fail(name, fmt.Sprintf("other people's hooks cannot be read: %v", err), "run as root")}
+		c := fail(name, fmt.Sprintf("other people's hooks cannot be read: %v", err), "run as root")
+		return facts, &c
 	}
 	facts.Foreign = hooks
 	if facts.Queue, err = kernel.ReadQueue(l); err != nil {
-		return []api.Check{fail(name, fmt.Sprintf("the queue cannot be read: %v", err), "run as root")}
+		c := fail(name, fmt.Sprintf("the queue cannot be read: %v", err), "run as root")
+		return facts, &c
 	}
 	if Programs != nil {
 		own, ingress, egress, err := Programs(paths.BPFFS, l.Index)
 		if err != nil {
-			return []api.Check{fail(name, fmt.Sprintf("BPF programs cannot be read: %v", err), "run as root")}
+			c := fail(name, fmt.Sprintf("BPF programs cannot be read: %v", err), "run as root")
+			return facts, &c
 		}
 		facts.OwnXDP = own
 		facts.Foreign = append(facts.Foreign, ingress...)
 		facts.Queue = facts.Queue.With(egress)
 	}
-	return judge(facts)
+	return facts, nil
 }
 
 // judge says whether a port is fast, and by which way: first the port as a whole, then
 // each end of the XDP way, then what may surprise.
-func judge(p eligible.Port) []api.Check {
+func judge(p eligible.Port, mode eligible.Mode) []api.Check {
 	l := p.Link
 	name := "port " + l.Name
-	decision := eligible.Decide(p, eligible.Auto)
+	decision := eligible.Decide(p, mode)
 	if !decision.Attach {
 		return []api.Check{fail(name, decision.Reason, decision.Remedy)}
 	}
@@ -49,15 +61,21 @@ func judge(p eligible.Port) []api.Check {
 	if reason, remedy := eligible.LooksDeeper(p); reason != "" {
 		checks = append(checks, warn(name, reason, remedy))
 	}
-	receives, reason, remedy := eligible.Receive(p, eligible.Auto)
+	receives, reason, remedy := eligible.Receive(p, mode)
 	checks = append(checks, way(name, "receives in XDP", receives, reason, remedy))
-	transmits, reason, remedy := eligible.Transmit(p)
-	checks = append(checks, way(name, "takes redirected frames", transmits, reason, remedy))
+	if mode != eligible.Off {
+		transmits, reason, remedy := eligible.Transmit(p)
+		checks = append(checks, way(name, "takes redirected frames", transmits, reason, remedy))
+	}
+	if len(l.Uppers) > 0 {
+		finding, remedy := Stacked(l.Name, l.Uppers)
+		checks = append(checks, warn(name, finding, remedy))
+	}
 
 	// A larger frame reaches XDP in several buffers, and the kernel refuses the program
 	// where the driver has no such frames.
 	const onePage = 3500 // 4096, less XDP_PACKET_HEADROOM, skb_shared_info and Ethernet: veth's limit
-	if l.Features.Has(kernel.XDPBasic) && !l.Features.Has(kernel.XDPFrags) && l.MTU > onePage {
+	if mode != eligible.Off && l.Features.Has(kernel.XDPBasic) && !l.Features.Has(kernel.XDPFrags) && l.MTU > onePage {
 		checks = append(checks, warn(name, fmt.Sprintf("MTU %d is over what %s carries in XDP", l.MTU, device(l)),
 			fmt.Sprintf("ip link set dev %s mtu %d, or xdp = \"off\" for it", l.Name, onePage)))
 	}

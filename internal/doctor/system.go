@@ -77,6 +77,19 @@ func (s system) jit() api.Check {
 	return ok("jit", "BPF programs are compiled")
 }
 
+// lockdown: "confidentiality" takes helpers from programs (LOCKDOWN_BPF_READ_KERNEL); whether shunt's load
+// all the same is tried, not guessed. "integrity", which Secure Boot switches on, takes none.
+func (s system) lockdown() api.Check {
+	modes, err := os.ReadFile(s.path("sys/kernel/security/lockdown"))
+	switch {
+	case err == nil && strings.Contains(string(modes), "[confidentiality]"):
+		return warn("lockdown", "confidentiality: it may keep programs from loading; \"programs\" says whether it does", "if it does, boot with lockdown=integrity")
+	case err == nil && strings.Contains(string(modes), "[integrity]"):
+		return ok("lockdown", "integrity, as with Secure Boot: no hindrance")
+	}
+	return ok("lockdown", "none")
+}
+
 // bpffs looks at the nearest directory that is there: the daemon makes its own.
 func (s system) bpffs(dir string) api.Check {
 	at := s.path(dir)
@@ -125,6 +138,10 @@ func (s system) conntrack() []api.Check {
 	checks := []api.Check{ok("conntrack", "window check on: switched off for each TCP connection that is repeated")}
 	if liberal != 0 {
 		checks[0] = ok("conntrack", "window check off for all connections (nf_conntrack_tcp_be_liberal)")
+	}
+	if on, err := s.sysctl("net.netfilter.nf_conntrack_acct"); err == nil && on != 0 {
+		checks = append(checks, warn("accounting", "conntrack counts packets and bytes (nf_conntrack_acct), and does not see those that are repeated",
+			"count with `shunt flows --json`, or exclude what must be counted ([[exclude]] in the configuration)"))
 	}
 	count, errCount := s.sysctl("net.netfilter.nf_conntrack_count")
 	most, errMost := s.sysctl("net.netfilter.nf_conntrack_max")
