@@ -158,7 +158,7 @@ var allowed = map[string]string{
 	"mark":        "is a table, [mark]",
 	"mark.value":  "is a number from 0 to 0xffffffff",
 	"mark.mask":   "is a number from 1 to 0xffffffff",
-	"ports":       `is a table for each port, such as [ports."eth0"]`,
+	"ports":       `is a table for each port, such as [ports."eth0"]; the list of interfaces is port = ["eth0"]`,
 	"ports.*":     `is a table, such as [ports."eth0"]`,
 	"ports.*.xdp": `are "auto", "on", "off"`,
 

@@ -119,6 +119,7 @@ func TestParseErrors(t *testing.T) {
 		{"ports.eth1.xdp = 1", `f:1: ports.eth1.xdp = 1: ` + modes},
 		{"[ports]\neth1 = 3", `f:2: eth1 = 3: allowed is a table, such as [ports."eth0"]`},
 		{"ports = 3", `f:1: ports = 3: allowed is a table for each port`},
+		{"ports = [\"lan0\", \"wan0\"]", `f:1: ports = ["lan0", "wan0"]: allowed is a table for each port, such as [ports."eth0"]; the list of interfaces is port = ["eth0"]`},
 		{"[[ports]]", `f:1: [[ports]]: allowed is a table for each port`},
 		{"[ports.\"a b\"]", `f:1: ports."a b": allowed is the name of an interface`},
 		{"\ntreshold = 3", `f:2: unknown key "treshold": allowed are threshold, `},
