@@ -52,6 +52,9 @@ func (b *fakeBackend) Explain(q ExplainQuery) ([]Explanation, error) {
 func (b *fakeBackend) Differences() ([]Difference, error) {
 	return []Difference{{Before: Form{DSCP: 10}, After: Form{DSCP: 46}}}, b.err
 }
+func (b *fakeBackend) Config() ([]Setting, error) {
+	return []Setting{{Key: "lease", Value: `"2s"`}}, b.err
+}
 func (b *fakeBackend) Pause(on bool) error { b.paused = append(b.paused, on); return b.err }
 func (b *fakeBackend) Stop() error         { b.stopped++; return b.err }
 func (b *fakeBackend) MPLS() MPLS          { return &b.mpls }

@@ -77,6 +77,11 @@ func (c *Client) Doctor(ctx context.Context) ([]Check, error) {
 	return get[[]Check](ctx, c, "doctor", nil)
 }
 
+// Config asks for the configuration in force.
+func (c *Client) Config(ctx context.Context) ([]Setting, error) {
+	return get[[]Setting](ctx, c, "config", nil)
+}
+
 // Pause sends everything to the kernel until Resume.
 func (c *Client) Pause(ctx context.Context) error { return c.post(ctx, "pause") }
 

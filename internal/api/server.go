@@ -33,6 +33,8 @@ type Backend interface {
 	// Differences returns those that are kept, the latest first.
 	Differences() ([]Difference, error)
 	Doctor() ([]Check, error)
+	// Config returns the values in force.
+	Config() ([]Setting, error)
 	// Pause sends everything to the kernel (true), or ends that (false).
 	Pause(bool) error
 	// Stop begins the daemon's end, which takes its programs and maps away with it. It
@@ -148,6 +150,7 @@ func (s *Server) routes() *http.ServeMux {
 	mux.HandleFunc("GET /v1/status", answer(func(*http.Request) (any, error) { return b.Status() }))
 	mux.HandleFunc("GET /v1/ports", answer(func(*http.Request) (any, error) { return list(b.Ports()) }))
 	mux.HandleFunc("GET /v1/doctor", answer(func(*http.Request) (any, error) { return list(b.Doctor()) }))
+	mux.HandleFunc("GET /v1/config", answer(func(*http.Request) (any, error) { return list(b.Config()) }))
 	mux.HandleFunc("GET /v1/differences", answer(func(*http.Request) (any, error) { return list(b.Differences()) }))
 	mux.HandleFunc("GET /v1/flows", answer(func(r *http.Request) (any, error) {
 		filter, err := flowFilterFrom(r.URL.Query())

@@ -226,6 +226,15 @@ type Form struct {
 	Priority    uint32         `json:"priority"`    // of the kernel, for qdiscs
 }
 
+// Setting is one value of the configuration in force, written as in the file: GET /v1/config.
+// Each [[exclude]] and [[include]] is a Setting of its own.
+type Setting struct {
+	Key     string `json:"key"`     // such as "lease" or "police.ttl"
+	Value   string `json:"value"`   // in force
+	Default string `json:"default"` // without file and flags; empty for a key that has none
+	From    string `json:"from"`    // "FILE:LINE", a flag of "shunt run", or "default"
+}
+
 // Check is one finding of the doctor: GET /v1/doctor.
 type Check struct {
 	Name    string `json:"name"`             // what was looked at, e.g. "kernel" or "port eth0"

@@ -55,6 +55,7 @@ type fake struct {
 	stop         func() error
 	query        api.ExplainQuery
 	differences  []api.Difference
+	settings     []api.Setting
 	filter       api.FlowFilter
 	mpls         *fakeMPLS
 }
@@ -80,10 +81,11 @@ func (f *fake) Explain(q api.ExplainQuery) ([]api.Explanation, error) {
 	f.query = q
 	return f.explanations, f.err
 }
-func (f *fake) Doctor() ([]api.Check, error) { return f.checks, f.err }
-func (f *fake) Pause(on bool) error          { f.paused = append(f.paused, on); return f.err }
-func (f *fake) Stop() error                  { return f.stop() }
-func (f *fake) MPLS() api.MPLS               { return f.mpls }
+func (f *fake) Doctor() ([]api.Check, error)   { return f.checks, f.err }
+func (f *fake) Config() ([]api.Setting, error) { return f.settings, f.err }
+func (f *fake) Pause(on bool) error            { f.paused = append(f.paused, on); return f.err }
+func (f *fake) Stop() error                    { return f.stop() }
+func (f *fake) MPLS() api.MPLS                 { return f.mpls }
 
 // serve runs a backend's server for the length of the test, and returns its state
 // directory.
@@ -307,13 +309,19 @@ func TestExitCodes(t *testing.T) {
 		{"explain --top 0", 2, "explain: --top 0: use a number of flows"},
 		{"explain 1.2.3.4 5.6.7.8/tcp", 2, "explain: tcp needs a port at both ends"},
 		{"top", 2, `top: needs a terminal; use "shunt top --once"`},
-		{"run", 2, "no port: name one with --port eth0"},
-		{"run --port a/b", 2, `--port "a/b": allowed is a list of interface names`},
-		{"run --port eth0 --xdp fast", 2, `--xdp "fast": allowed are "auto", "on", "off"`},
-		{"run --port eth0 --threshold 0", 2, `--threshold "0": allowed is a number of packets`},
-		{"run --port eth0 --lease 1h", 2, `--lease "1h": allowed is a duration`},
+		{"run --config /dev/null", 2, "/dev/null: no port: name one with --port eth0"},
+		{"run --config /dev/null --port a/b", 2, `--port "a/b": allowed is a list of interface names`},
+		{"run --config /dev/null --port eth0 --xdp fast", 2, `--xdp "fast": allowed are "auto", "on", "off"`},
+		{"run --config /dev/null --port eth0 --threshold 0", 2, `--threshold "0": allowed is a number of packets`},
+		{"run --config /dev/null --port eth0 --lease 1h", 2, `--lease "1h": allowed is a duration`},
 		{"run --config " + bad, 2, bad + `:2: xdp = "fast": allowed are "auto", "on", "off"`},
 		{"run --config " + dead + "/none", 1, "--config: open " + dead + "/none: no such file"},
+		{"config", 0, ""},
+		{"config chek", 2, `chek: no such command; did you mean "check"? see "shunt config --help"`},
+		{"config check " + bad, 2, bad + `:2: xdp = "fast": allowed are "auto", "on", "off"`},
+		{"config check " + dead + "/none", 1, "open " + dead + "/none: no such file"},
+		{"config check /dev/null", 2, "/dev/null: no port: name one"},
+		{"config show --state " + broken, 1, "flows: the table is gone; run again"},
 		{"status --state " + dead, 1, noDaemon},
 		{"pause --state " + dead, 1, noDaemon},
 		{"top --once --state " + dead, 1, noDaemon},
@@ -351,8 +359,8 @@ func TestRunMergesFileAndFlags(t *testing.T) {
 	}
 	var got config.Config
 	var at config.Paths
-	set(t, &RunDaemon, func(_ context.Context, cfg config.Config, paths config.Paths) error {
-		got, at = cfg, paths
+	set(t, &RunDaemon, func(_ context.Context, cfg config.Effective, paths config.Paths) error {
+		got, at = cfg.Config, paths
 		return nil
 	})
 	code, _, err := shunt("run", "--config", file, "--port", "lan*", "--port", "eth1",
@@ -367,9 +375,36 @@ func TestRunMergesFileAndFlags(t *testing.T) {
 		t.Errorf("%v\n%s", at, diff)
 	}
 
-	set(t, &RunDaemon, func(context.Context, config.Config, config.Paths) error { return errors.New("port eth0: none") })
-	if code, _, err := shunt("run", "--port", "eth0"); code != 1 || err != "shunt: port eth0: none\n" {
+	set(t, &RunDaemon, func(context.Context, config.Effective, config.Paths) error { return errors.New("port eth0: none") })
+	if code, _, err := shunt("run", "--config", "/dev/null", "--port", "eth0"); code != 1 || err != "shunt: port eth0: none\n" {
 		t.Errorf("exit %d, %s", code, err)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "shunt.toml")
+	if err := os.WriteFile(file, []byte(`port = ["eth0"]`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, err := shunt("config", "check", file); code != 0 || out != file+": valid\n" || err != "" {
+		t.Errorf("check: exit %d, %q%s", code, out, err)
+	}
+	f := &fake{settings: []api.Setting{
+		{Key: "port", Value: `["eth0", "lan*"]`, Default: "[]", From: "/etc/shunt/shunt.toml:5 and --port"},
+		{Key: "lease", Value: `"4s"`, Default: `"4s"`, From: "default"},
+		{Key: "police.ttl", Value: `"1000/s"`, From: "/etc/shunt/shunt.toml:80"},
+	}}
+	state := serve(t, f)
+	_, out, _ := shunt("config", "show", "--state", state)
+	golden(t, "config", out)
+	_, out, _ = shunt("config", "show", "--json", "--state", state)
+	var got []api.Setting
+	if err := json.Unmarshal([]byte(out), &got); err != nil || gocmp.Diff(f.settings, got) != "" {
+		t.Errorf("--json: %v\n%s", err, out)
+	}
+	code, out, err := shunt("config", "show", "--state", t.TempDir())
+	if code != 0 || !strings.Contains(out, "threshold") || !strings.Contains(err, "no daemon runs") {
+		t.Errorf("without a daemon: exit %d\n%s%s", code, out, err)
 	}
 }
 

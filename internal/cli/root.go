@@ -33,7 +33,7 @@ import (
 // What main provides. They are set before Run and not changed afterwards.
 var (
 	// RunDaemon is the daemon, until ctx ends or a client stops it.
-	RunDaemon func(ctx context.Context, cfg config.Config, paths config.Paths) error
+	RunDaemon func(ctx context.Context, cfg config.Effective, paths config.Paths) error
 	// Replace ends a daemon that lives, leaving its data path to the next one.
 	Replace func(ctx context.Context, paths config.Paths) error
 	// CleanUp removes what a dead daemon left pinned. It refuses while one lives, and does
@@ -140,7 +140,7 @@ lease that the kernel must prove again, and any change it announces is obeyed at
 	root.AddCommand(
 		e.runCommand(), e.stopCommand(), e.pauseCommand(), e.resumeCommand(),
 		e.statusCommand(), e.portsCommand(), e.flowsCommand(), e.topCommand(), e.explainCommand(),
-		e.doctorCommand(), e.labCommand(), e.benchCommand(), e.versionCommand(), e.mplsCommand(),
+		e.doctorCommand(), e.configCommand(), e.labCommand(), e.benchCommand(), e.versionCommand(), e.mplsCommand(),
 	)
 	return root
 }

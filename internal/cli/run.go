@@ -23,15 +23,16 @@ func (e *env) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Be the daemon, in the foreground",
-		Long: `Attaches to the ports and keeps the fast path true to the kernel. Logs go to stderr. Flags
-go before the file; --port adds to its ports.
+		Long: `Attaches to the ports and keeps the fast path true to the kernel. Logs go to stderr. The
+configuration is ` + config.DefaultFile + `, if it exists, or the file that --config names. Flags win over
+the file; --port adds to its ports.
 
 SIGTERM and Ctrl-C end the daemon and leave its programs attached: they go on repeating, and
 each lease ends by itself. The next "shunt run" takes over; "shunt stop" removes everything.
 With --replace a daemon that lives is ended first, in this way: not a packet is lost.`,
 		Example: `  shunt run --port eth0 --port 'lan*'
-  shunt run --config /etc/shunt.toml --xdp off
-  shunt run --config /etc/shunt.toml --replace`,
+  shunt run --config ./shunt.toml --xdp off
+  shunt run --replace`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := configure(file, ports, cmd.Flags())
@@ -50,7 +51,7 @@ With --replace a daemon that lives is ended first, in this way: not a packet is 
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&file, "config", "", "TOML `file` with the configuration")
+	flags.StringVar(&file, "config", "", "TOML `file` with the configuration (default "+config.DefaultFile+", if it exists)")
 	flags.BoolVar(&replace, "replace", false, "take over from the daemon that lives, without a gap")
 	flags.StringArrayVar(&ports, "port", nil, "`interface` to attach to, wildcards allowed; may be repeated")
 	// Words, not numbers: Config.Set judges them as it judges the file's.
@@ -61,33 +62,21 @@ With --replace a daemon that lives is ended first, in this way: not a packet is 
 }
 
 // configure takes the file, if any, and then the flags that were given.
-func configure(file string, ports []string, flags *pflag.FlagSet) (config.Config, error) {
-	cfg := config.Default()
-	if file != "" {
-		var err error
-		if cfg, err = config.Load(file); err != nil {
-			if bad := (*config.Error)(nil); errors.As(err, &bad) {
-				return cfg, usageError{err}
-			}
-			return cfg, fmt.Errorf("--config: %w", err)
-		}
-	}
+func configure(file string, ports []string, flags *pflag.FlagSet) (config.Effective, error) {
+	source := config.Source{File: file}
 	for _, port := range ports {
-		if err := cfg.Set("port", port); err != nil {
-			return cfg, usagef("--%w", err)
-		}
+		source.Flags = append(source.Flags, config.Flag{Key: "port", Value: port})
 	}
 	for _, key := range []string{"xdp", "threshold", "lease"} {
 		if flag := flags.Lookup(key); flag.Changed {
-			if err := cfg.Set(key, flag.Value.String()); err != nil {
-				return cfg, usagef("--%w", err)
-			}
+			source.Flags = append(source.Flags, config.Flag{Key: key, Value: flag.Value.String()})
 		}
 	}
-	if err := cfg.Check(); err != nil {
-		return cfg, usageError{err}
+	loaded, err := load(source)
+	if err != nil && !errors.As(err, &usageError{}) {
+		return loaded, fmt.Errorf("--config: %w", err)
 	}
-	return cfg, nil
+	return loaded, err
 }
 
 // stopPatience is how long a daemon may take to leave nothing behind.

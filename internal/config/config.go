@@ -14,6 +14,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -279,14 +280,19 @@ func (c Config) XDPFor(name string) Mode {
 	return c.PortXDP[best]
 }
 
+// keyError is what a key says that does not agree with other keys.
+type keyError struct{ key, what string }
+
+func (e *keyError) Error() string { return e.what }
+
 // Check says what a configuration lacks when file and flags are taken together.
 func (c Config) Check() error {
 	if len(c.Ports) == 0 {
-		return fmt.Errorf(`no port: name one with --port eth0, or with port = ["eth0"] in a file given by --config`)
+		return &keyError{"port", `no port: name one with --port eth0, or with port = ["eth0"] in ` + DefaultFile + ` or the file given by --config`}
 	}
-	for name := range c.PortXDP {
+	for _, name := range slices.Sorted(maps.Keys(c.PortXDP)) {
 		if !isPattern(name) && !c.Wants(name) {
-			return fmt.Errorf("[ports.%q] is about no port: add %q to port, or take the table out", name, name)
+			return &keyError{"ports." + name, fmt.Sprintf("[ports.%q] is about no port: add %q to port, or take the table out", name, name)}
 		}
 	}
 	return c.checkSource()

@@ -168,13 +168,13 @@ func TestParseErrors(t *testing.T) {
 
 func TestLoad(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "shunt.toml")
-	if _, err := Load(name); !errors.Is(err, os.ErrNotExist) {
+	if _, err := (Source{File: name}).Load(); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no file: got %v", err)
 	}
 	if err := os.WriteFile(name, []byte("flows = 3"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load(name); err == nil || !strings.HasPrefix(err.Error(), name+":1: ") {
+	if _, err := (Source{File: name}).Load(); err == nil || !strings.HasPrefix(err.Error(), name+":1: ") {
 		t.Errorf("got %v, want the file and line", err)
 	}
 }

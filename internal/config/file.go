@@ -7,7 +7,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,20 +23,15 @@ var Reference string
 // Error is something wrong with what a configuration file says (not with reading it).
 type Error struct {
 	File string
-	Line int    // from 1
+	Line int    // from 1; 0: what it lacks is on no line
 	What string // what is wrong and what is allowed
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.What) }
-
-// Load reads and checks a configuration file. What it does not say is Default. The error
-// is an *Error, or that of reading the file.
-func Load(file string) (Config, error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return Config{}, err
+func (e *Error) Error() string {
+	if e.Line == 0 {
+		return fmt.Sprintf("%s: %s", e.File, e.What)
 	}
-	return Parse(file, data)
+	return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.What)
 }
 
 // raw is the file as it is typed. Numbers and words become values in Config.Set alone.
@@ -65,16 +59,23 @@ type raw struct {
 // Parse checks the text of a configuration file; the name is for errors only. The error
 // is an *Error.
 func Parse(name string, data []byte) (Config, error) {
+	cfg, _, err := parse(name, data)
+	return cfg, err
+}
+
+// parse is Parse, and gives the place of every key.
+func parse(name string, data []byte) (Config, []entry, error) {
 	f := file{name: name, data: data}
 	var r raw
 	if err := toml.Unmarshal(data, &r); err != nil {
-		return Config{}, f.decodeError(err)
+		return Config{}, nil, f.decodeError(err)
 	}
 	if err := f.index(); err != nil {
-		return Config{}, err
+		return Config{}, nil, err
 	}
 	cfg := Default()
-	return cfg, f.apply(&cfg, &r)
+	err := f.apply(&cfg, &r)
+	return cfg, f.entries, err
 }
 
 // apply gives cfg the values of the file, in the order of raw.
@@ -138,6 +139,9 @@ type entry struct {
 	line  int
 	array bool // [[path]]
 }
+
+// key is the entry's name as written with dots.
+func (e entry) key() string { return strings.Join(e.path, ".") }
 
 // pattern is the entry's place among the allowed keys.
 func (e entry) pattern() string {

@@ -62,8 +62,8 @@ func (c Config) checkSource() error {
 	if c.SourceFlows <= 0 || c.SourceFlows >= c.Flows/minSourceShare && c.SourceFlows <= c.Flows {
 		return nil
 	}
-	return fmt.Errorf("source_flows %d: allowed is 0, or from a %dth of flows to all of them: %d to %d",
-		c.SourceFlows, minSourceShare, c.Flows/minSourceShare, c.Flows)
+	return &keyError{"source_flows", fmt.Sprintf("source_flows %d: allowed is 0, or from a %dth of flows to all of them: %d to %d",
+		c.SourceFlows, minSourceShare, c.Flows/minSourceShare, c.Flows)}
 }
 
 // SourceLimit is how many slots one source may hold: 0 for any number.

@@ -18,16 +18,17 @@ import (
 
 // Status implements api.Backend.
 func (d *Daemon) Status() (api.Status, error) {
+	cfg := d.cfg.Load()
 	s := api.Status{
 		Version: api.Version(), ABI: dataplane.ABIVersion, PID: os.Getpid(), Started: d.started,
-		Paused: d.plane.Paused(), Generation: d.plane.Generation(), Threshold: d.cfg.Threshold,
-		LeaseSeconds: d.cfg.Lease.Seconds(), Counters: map[string]map[string]uint64{}, Events: map[string]uint64{},
+		Paused: d.plane.Paused(), Generation: d.plane.Generation(), Threshold: cfg.Threshold,
+		LeaseSeconds: cfg.Lease.Seconds(), Counters: map[string]map[string]uint64{}, Events: map[string]uint64{},
 	}
 	if v, err := kernel.Version(); err == nil {
 		s.Kernel = v.Text
 	}
 	d.mu.Lock()
-	s.LeaseLiveSeconds = max(d.lease.now, d.cfg.Lease).Seconds()
+	s.LeaseLiveSeconds = max(d.lease.now, cfg.Lease).Seconds()
 	for k, n := range d.events {
 		s.Events[k] = n
 	}
@@ -43,7 +44,7 @@ func (d *Daemon) Status() (api.Status, error) {
 	s.Problems = problems(ports, d.unmatched())
 	s.State = state(s.Paused, s.Problems)
 	s.Flows, err = d.look().Count()
-	s.Flows.Slots = d.cfg.Flows
+	s.Flows.Slots = cfg.Config.Flows
 	return s, err
 }
 
@@ -61,7 +62,7 @@ func (d *Daemon) Ports() ([]api.Port, error) {
 		}
 		list = append(list, a)
 	}
-	for _, name := range d.cfg.Exact() {
+	for _, name := range d.cfg.Load().Exact() {
 		if !slices.ContainsFunc(list, func(p api.Port) bool { return p.Name == name }) {
 			list = append(list, api.Port{Name: name, State: api.PortAbsent, Reason: "no such interface now", Remedy: awaited})
 		}
@@ -113,7 +114,7 @@ func addFigures(a *api.Port, plane *dataplane.Plane) error {
 
 // look is one look at the data path, to answer from.
 func (d *Daemon) look() *explain.Look {
-	l := &explain.Look{Plane: d.plane, HZ: d.hz, TCP: d.cfg.TCP, Ports: map[int]explain.Port{}, Because: d.because, Kernel: asker{}}
+	l := &explain.Look{Plane: d.plane, HZ: d.hz, TCP: d.cfg.Load().TCP, Ports: map[int]explain.Port{}, Because: d.because, Kernel: asker{}}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l.Now = d.beaten.jiffies + d.jiffies(time.Since(d.beaten.at))
@@ -148,10 +149,13 @@ func (d *Daemon) Explain(q api.ExplainQuery) ([]api.Explanation, error) { return
 
 // Doctor implements api.Backend.
 func (d *Daemon) Doctor() ([]api.Check, error) {
-	checks, err := doctor.RunFor(d.paths, d.cfg.Ports, func(port string) eligible.Mode { return eligible.Mode(d.cfg.XDPFor(port)) }, d.rules.known())
+	checks, err := doctor.RunFor(d.paths, d.cfg.Load().Ports, func(port string) eligible.Mode { return eligible.Mode(d.cfg.Load().XDPFor(port)) }, d.rules.known())
 	checks = append(checks, doctor.RealTime(d.refused))
 	return append(checks, d.labels.checks()...), err
 }
+
+// Config implements api.Backend.
+func (d *Daemon) Config() ([]api.Setting, error) { return api.SettingsOf(d.cfg.Load()), nil }
 
 // Pause implements api.Backend.
 func (d *Daemon) Pause(paused bool) error {

@@ -49,7 +49,7 @@ type next func(until time.Time) (kernel.Event, bool)
 // goroutine's own thread: an ordinary thread in between would have to wait for its turn on a
 // busy CPU (realtime.go).
 func (d *Daemon) follow(ctx context.Context, event next, look chan<- bool) {
-	c := newChange(d.cfg.Lease)
+	c := newChange(d.cfg.Load().Lease)
 	for ctx.Err() == nil {
 		if e, ok := event(c.due); ok {
 			d.labels.news.hear(e)

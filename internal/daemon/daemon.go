@@ -25,6 +25,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -48,7 +49,7 @@ const (
 
 // Daemon is one running `shunt run`.
 type Daemon struct {
-	cfg     config.Config
+	cfg     atomic.Pointer[config.Effective] // in force; replaced, never changed
 	paths   config.Paths
 	netns   uint32 // inode
 	plane   *dataplane.Plane
@@ -82,7 +83,7 @@ type heartbeat struct {
 
 // Run serves until ctx ends, which leaves the data path as it is, or until the API's
 // stop, which takes it away. A start that fails leaves what it found. Errors are one line.
-func Run(ctx context.Context, cfg config.Config, paths config.Paths) error {
+func Run(ctx context.Context, cfg config.Effective, paths config.Paths) error {
 	if err := fit(); err != nil {
 		return err
 	}
@@ -146,25 +147,26 @@ func judge(release kernel.Release, missing []string) error {
 	return nil
 }
 
-func open(cfg config.Config, paths config.Paths) (*Daemon, error) {
+func open(cfg config.Effective, paths config.Paths) (*Daemon, error) {
 	hz, err := kernel.HZ()
 	if err != nil {
 		return nil, err
 	}
 	d := &Daemon{
-		cfg: cfg, paths: paths, hz: hz, started: time.Now(), log: slog.Default(),
+		paths: paths, hz: hz, started: time.Now(), log: slog.Default(),
 		stop: make(chan struct{}), hooks: kernel.Hooks, ports: map[int]*port{}, events: map[string]uint64{},
 	}
+	d.cfg.Store(&cfg)
 	if d.netns, err = netnsInode(); err != nil {
 		return nil, err
 	}
 	kernel.LoadConntrack()
-	d.plane, err = dataplane.Open(dataplane.Options{Dir: paths.BPFFS, Flows: cfg.Flows, Netns: d.netns})
+	d.plane, err = dataplane.Open(dataplane.Options{Dir: paths.BPFFS, Flows: cfg.Config.Flows, Netns: d.netns})
 	if err != nil {
 		return nil, err
 	}
 	d.lease = leaseControl{base: cfg.Lease, cpus: runtime.NumCPU()}
-	d.rules = newRulebook(cfg, d.plane, d.log)
+	d.rules = newRulebook(cfg.Config, d.plane, d.log)
 	d.labels = newLabels(d.log, d.plane.Labels(dataplane.LabelSizes{Labels: cfg.Labels, NHLFEs: cfg.Labels}), d.showing, cfg.Exact())
 	d.plane.SetLabelHold(d.jiffies(cfg.LabelHold))
 	d.plane.Configure(dataplane.Settings{

@@ -72,8 +72,8 @@ func state(paused bool, problems []api.Check) string {
 
 // unmatched are the wildcards of the configuration that no interface matches now.
 func (d *Daemon) unmatched() (patterns []string) {
-	exact, ports := d.cfg.Exact(), d.showing()
-	for _, pattern := range d.cfg.Ports {
+	exact, ports := d.cfg.Load().Exact(), d.showing()
+	for _, pattern := range d.cfg.Load().Ports {
 		if !slices.Contains(exact, pattern) && !slices.ContainsFunc(ports, func(p shown) bool { return fits(pattern, p.link.Name) }) {
 			patterns = append(patterns, pattern)
 		}

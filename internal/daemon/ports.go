@@ -86,7 +86,7 @@ func (d *Daemon) review() error {
 
 // wants leaves out what this daemon makes itself.
 func (d *Daemon) wants(l kernel.Link) bool {
-	return d.cfg.Wants(l.Name) && l.Name != kernel.PairOuter && l.Name != kernel.PairInner
+	return d.cfg.Load().Wants(l.Name) && l.Name != kernel.PairOuter && l.Name != kernel.PairInner
 }
 
 func indexes(want []dataplane.Attach) (list []int) {
@@ -192,7 +192,7 @@ func (d *Daemon) decide(p *port, l kernel.Link) error {
 		facts.OwnXDP = l.XDPID
 	}
 	p.link = l
-	next := eligible.Decide(facts, eligible.Mode(d.cfg.XDPFor(l.Name)))
+	next := eligible.Decide(facts, eligible.Mode(d.cfg.Load().XDPFor(l.Name)))
 	if next.XDPTransmit && time.Now().Before(p.loses) {
 		next.XDPTransmit = false
 		next.Reason = fmt.Sprintf("%s lost redirected frames: flows to it go by TC for a while", l.Name)

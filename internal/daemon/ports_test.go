@@ -31,7 +31,7 @@ func router(t *testing.T) (*Daemon, *lab.Topology) {
 	cfg.Ports, cfg.XDP, cfg.Flows = []string{"lan", "wan"}, config.XDPOn, 1024
 	var d *Daemon
 	if err := top.LAN.NS.Do(func() error {
-		if d, err = open(cfg, config.Paths{State: top.State(), BPFFS: top.BPFFS()}); err != nil {
+		if d, err = open(config.Effective{Config: cfg}, config.Paths{State: top.State(), BPFFS: top.BPFFS()}); err != nil {
 			return err
 		}
 		t.Cleanup(func() { d.plane.Close() })

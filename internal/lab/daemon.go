@@ -54,7 +54,8 @@ func (d *Daemon) start(ctx context.Context, n *NS, binary string, args []string)
 		return nil, fmt.Errorf("lab: %w", err)
 	}
 	defer out.Close()
-	args = append([]string{"run", "--state", d.State, "--bpffs", d.BPFFS}, args...)
+	// What this machine's own shunt is configured for is not for a lab; a --config of args wins.
+	args = append([]string{"run", "--config", os.DevNull, "--state", d.State, "--bpffs", d.BPFFS}, args...)
 	// Not bound to ctx, which is only for the start: a kept lab's daemon stays.
 	d.cmd = n.Command(context.WithoutCancel(ctx), binary, args...)
 	d.cmd.Stdout, d.cmd.Stderr = out, out

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 )
@@ -20,7 +21,7 @@ func TestMain(m *testing.M) {
 	case os.Getenv("LAB_TEST_OWNER") != "":
 		crash()
 	case len(os.Args) > 1 && os.Args[1] == "run":
-		serve(os.Args[3]) // run --state DIR ...
+		serve(os.Args[slices.Index(os.Args, "--state")+1])
 	default:
 		os.Exit(m.Run())
 	}
