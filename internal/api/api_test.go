@@ -33,6 +33,7 @@ type fakeBackend struct {
 	query   ExplainQuery
 	paused  []bool
 	stopped int
+	reloads int
 	mpls    fakeMPLS
 }
 
@@ -55,6 +56,7 @@ func (b *fakeBackend) Differences() ([]Difference, error) {
 func (b *fakeBackend) Config() ([]Setting, error) {
 	return []Setting{{Key: "lease", Value: `"2s"`}}, b.err
 }
+func (b *fakeBackend) Reload() error       { b.reloads++; return b.err }
 func (b *fakeBackend) Pause(on bool) error { b.paused = append(b.paused, on); return b.err }
 func (b *fakeBackend) Stop() error         { b.stopped++; return b.err }
 func (b *fakeBackend) MPLS() MPLS          { return &b.mpls }

@@ -88,6 +88,9 @@ func (c *Client) Pause(ctx context.Context) error { return c.post(ctx, "pause") 
 // Resume ends a pause.
 func (c *Client) Resume(ctx context.Context) error { return c.post(ctx, "resume") }
 
+// Reload has the daemon read its configuration again, and apply the whole of it or nothing.
+func (c *Client) Reload(ctx context.Context) error { return c.post(ctx, "reload") }
+
 // Stop tells the daemon to end and take everything with it. It returns before that is
 // done; the daemon's lock tells when.
 func (c *Client) Stop(ctx context.Context) error { return c.post(ctx, "stop") }

@@ -35,6 +35,8 @@ type Backend interface {
 	Doctor() ([]Check, error)
 	// Config returns the values in force.
 	Config() ([]Setting, error)
+	// Reload reads the configuration again and applies the whole of it, or nothing.
+	Reload() error
 	// Pause sends everything to the kernel (true), or ends that (false).
 	Pause(bool) error
 	// Stop begins the daemon's end, which takes its programs and maps away with it. It
@@ -170,6 +172,7 @@ func (s *Server) routes() *http.ServeMux {
 		"pause":  func() error { return b.Pause(true) },
 		"resume": func() error { return b.Pause(false) },
 		"stop":   b.Stop,
+		"reload": b.Reload,
 	} {
 		mux.HandleFunc("POST /v1/"+name, answer(func(*http.Request) (any, error) { return struct{}{}, do() }))
 	}

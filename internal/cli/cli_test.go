@@ -52,6 +52,7 @@ type fake struct {
 	checks       []api.Check
 	err          error
 	paused       []bool
+	reloads      int
 	stop         func() error
 	query        api.ExplainQuery
 	differences  []api.Difference
@@ -83,6 +84,7 @@ func (f *fake) Explain(q api.ExplainQuery) ([]api.Explanation, error) {
 }
 func (f *fake) Doctor() ([]api.Check, error)   { return f.checks, f.err }
 func (f *fake) Config() ([]api.Setting, error) { return f.settings, f.err }
+func (f *fake) Reload() error                  { f.reloads++; return f.err }
 func (f *fake) Pause(on bool) error            { f.paused = append(f.paused, on); return f.err }
 func (f *fake) Stop() error                    { return f.stop() }
 func (f *fake) MPLS() api.MPLS                 { return f.mpls }
@@ -326,6 +328,8 @@ func TestExitCodes(t *testing.T) {
 		{"pause --state " + dead, 1, noDaemon},
 		{"top --once --state " + dead, 1, noDaemon},
 		{"status --state " + broken, 1, "flows: the table is gone; run again"},
+		{"reload --state " + dead, 1, noDaemon},
+		{"reload --state " + broken, 1, "flows: the table is gone; run again"},
 		{"resume --state " + broken, 1, "flows: the table is gone; run again"},
 	} {
 		code, _, err := shunt(strings.Fields(c.args)...)
@@ -418,6 +422,9 @@ func TestPauseAndResume(t *testing.T) {
 	}
 	if diff := gocmp.Diff([]bool{true, false}, f.paused); diff != "" {
 		t.Error(diff)
+	}
+	if code, out, err := shunt("reload", "--state", state); code != 0 || out+err != "" || f.reloads != 1 {
+		t.Errorf("reload: exit %d, %s%s; %d reached the daemon", code, out, err, f.reloads)
 	}
 }
 

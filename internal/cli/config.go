@@ -92,6 +92,20 @@ func printSettings(p *page, settings []api.Setting) {
 	p.table(t)
 }
 
+func (e *env) reloadCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "reload",
+		Short: "Apply the configuration file to the running daemon",
+		Long: `Has the daemon read its file again, as SIGHUP does, and reports what came of it. The daemon
+applies the whole file or, if a line of it is wrong or cannot be applied without a restart
+("flows", "labels"), nothing. Flows go on; each proves itself anew under the new settings.`,
+		Example: `  shunt reload
+  shunt config check && shunt reload`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return e.client().Reload(cmd.Context()) },
+	}
+}
+
 // load reads a source; what is wrong in it is a wrong use, a file that cannot be read is not.
 func load(source config.Source) (config.Effective, error) {
 	loaded, err := source.Load()

@@ -138,7 +138,7 @@ lease that the kernel must prove again, and any change it announces is obeyed at
 	flags.StringVar(&e.paths.BPFFS, "bpffs", config.DefaultBPFFS, "`directory` in a bpf file system for programs and maps")
 
 	root.AddCommand(
-		e.runCommand(), e.stopCommand(), e.pauseCommand(), e.resumeCommand(),
+		e.runCommand(), e.stopCommand(), e.reloadCommand(), e.pauseCommand(), e.resumeCommand(),
 		e.statusCommand(), e.portsCommand(), e.flowsCommand(), e.topCommand(), e.explainCommand(),
 		e.doctorCommand(), e.configCommand(), e.labCommand(), e.benchCommand(), e.versionCommand(), e.mplsCommand(),
 	)

@@ -85,6 +85,31 @@ func table[V any](e *Effective, name string, values map[string]V, text func(V) s
 	return all
 }
 
+// Changed lists the keys whose values differ, in the order of reference.toml.
+func Changed(old, next *Effective) (keys []string) {
+	values := func(e *Effective) (order []string, byKey map[string]string) {
+		byKey = map[string]string{}
+		for _, s := range e.Settings() {
+			if s.Value == "{}" { // its keys are listed one by one
+				continue
+			}
+			if _, ok := byKey[s.Key]; !ok {
+				order = append(order, s.Key)
+			}
+			byKey[s.Key] += s.Value + "\n"
+		}
+		return order, byKey
+	}
+	before, had := values(old)
+	after, has := values(next)
+	for _, key := range slices.Concat(before, after) {
+		if had[key] != has[key] && !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
 // String is the rule as an inline table.
 func (f Flows) String() string {
 	var parts []string

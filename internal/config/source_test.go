@@ -110,6 +110,30 @@ func hasBelow(told map[string]bool, table string) bool {
 	return false
 }
 
+func TestChanged(t *testing.T) {
+	read := func(text string) *Effective {
+		e, err := Source{File: written(t, "port = [\"eth0\"]\n"+text)}.Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &e
+	}
+	for _, c := range []struct {
+		old, next string
+		want      []string
+	}{
+		{"", "", nil},
+		{"lease = \"4s\"", "", nil}, // the default, written or not
+		{"lease = \"2s\"", "[police]\nttl = \"9/s\"", []string{"lease", "police.ttl"}},
+		{"[police]\nttl = \"9/s\"", "[ports.eth0]\nxdp = \"off\"", []string{"police.ttl", "ports.eth0.xdp"}},
+		{"[[exclude]]\nproto = \"tcp\"", "[[exclude]]\nproto = \"tcp\"\n[[exclude]]\nproto = \"udp\"", []string{"exclude"}},
+	} {
+		if diff := cmp.Diff(c.want, Changed(read(c.old), read(c.next))); diff != "" {
+			t.Errorf("%q to %q:\n%s", c.old, c.next, diff)
+		}
+	}
+}
+
 // TestSourceErrors: what file and flags come to is told with the line, too.
 func TestSourceErrors(t *testing.T) {
 	for _, c := range []struct {

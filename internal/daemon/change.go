@@ -58,6 +58,7 @@ func (d *Daemon) follow(ctx context.Context, event next, look chan<- bool) {
 			}
 		}
 		if !c.due.IsZero() && !time.Now().Before(c.due) {
+			c.lease = d.cfg.Load().Lease
 			d.tick(c, look)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -57,6 +58,9 @@ type Daemon struct {
 	started time.Time
 	log     *slog.Logger
 	stop    chan struct{}                       // closed by the API's stop
+	hangup  chan os.Signal                      // SIGHUP: read the configuration again
+	reloads chan chan error                     // the same, with an answer
+	ended   chan struct{}                       // closed by loop: nobody answers reloads any more
 	ready   bool                                // the start came to its end
 	refused error                               // why follow's thread is an ordinary one
 	hooks   func(kernel.Link) ([]string, error) // kernel.Hooks, but in tests
@@ -84,6 +88,9 @@ type heartbeat struct {
 // Run serves until ctx ends, which leaves the data path as it is, or until the API's
 // stop, which takes it away. A start that fails leaves what it found. Errors are one line.
 func Run(ctx context.Context, cfg config.Effective, paths config.Paths) error {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, unix.SIGHUP) // which would end a start that is under way
+	defer signal.Stop(hangup)
 	if err := fit(); err != nil {
 		return err
 	}
@@ -104,6 +111,7 @@ func Run(ctx context.Context, cfg config.Effective, paths config.Paths) error {
 	if err := place.leaveTraces(d.netns); err != nil {
 		d.log.Warn("the state directory cannot be written; \"shunt stop\" will need --bpffs once this daemon is gone", "err", err)
 	}
+	d.hangup = hangup
 	err = d.serve(ctx)
 	switch {
 	case d.stopped():
@@ -154,7 +162,7 @@ func open(cfg config.Effective, paths config.Paths) (*Daemon, error) {
 	}
 	d := &Daemon{
 		paths: paths, hz: hz, started: time.Now(), log: slog.Default(),
-		stop: make(chan struct{}), hooks: kernel.Hooks, ports: map[int]*port{}, events: map[string]uint64{},
+		stop: make(chan struct{}), reloads: make(chan chan error), ended: make(chan struct{}), hooks: kernel.Hooks, ports: map[int]*port{}, events: map[string]uint64{},
 	}
 	d.cfg.Store(&cfg)
 	if d.netns, err = netnsInode(); err != nil {
@@ -167,13 +175,8 @@ func open(cfg config.Effective, paths config.Paths) (*Daemon, error) {
 	}
 	d.lease = leaseControl{base: cfg.Lease, cpus: runtime.NumCPU()}
 	d.rules = newRulebook(cfg.Config, d.plane, d.log)
-	d.labels = newLabels(d.log, d.plane.Labels(dataplane.LabelSizes{Labels: cfg.Labels, NHLFEs: cfg.Labels}), d.showing, cfg.Exact())
-	d.plane.SetLabelHold(d.jiffies(cfg.LabelHold))
-	d.plane.Configure(dataplane.Settings{
-		Threshold: cfg.Threshold, HZ: hz, TCP: cfg.TCP,
-		Lease: d.jiffies(cfg.Lease), LeaseLive: d.jiffies(cfg.Lease), Verify: cfg.Verify,
-		SourceFlows: cfg.SourceLimit(), Police: rates(cfg.Police),
-	})
+	d.labels = newLabels(d.log, d.plane.Labels(dataplane.LabelSizes{Labels: cfg.Labels, NHLFEs: cfg.Labels}), d.showing, func() []string { return d.cfg.Load().Exact() })
+	d.configure(&cfg)
 	if d.plane.TookOver {
 		d.log.Info("took over the data path of an earlier daemon", "bpffs", paths.BPFFS)
 	}
@@ -316,6 +319,7 @@ func (d *Daemon) loop(ctx context.Context, look <-chan bool) error {
 	defer health.Stop()
 	defer review.Stop()
 	defer bump.Stop()
+	defer close(d.ended)
 	watched := true
 	for {
 		if fast := d.redirects(); fast != watched { // asleep, this process takes no time from anybody
@@ -331,6 +335,10 @@ func (d *Daemon) loop(ctx context.Context, look <-chan bool) error {
 			return nil
 		case <-d.stop:
 			return nil
+		case <-d.hangup:
+			d.reload()
+		case answer := <-d.reloads:
+			answer <- d.reload()
 		case <-look:
 			d.hooksChanged()
 			d.reviewAgain()

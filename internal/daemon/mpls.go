@@ -33,8 +33,8 @@ type labels struct {
 	log      *slog.Logger
 	kernel   resolver
 	plane    labelPlane
-	ports    func() []shown // of the daemon
-	exact    []string       // ports that the configuration names, there or not
+	ports    func() []shown  // of the daemon
+	exact    func() []string // ports that the configuration names, there or not
 	news     news
 	monitors monitors
 	punts    *punts // nil: there is no socket for them
@@ -56,7 +56,7 @@ type labels struct {
 	imposing atomic.Bool                     // there is an imposer, for those who must not wait for mu
 }
 
-func newLabels(log *slog.Logger, plane labelPlane, ports func() []shown, exact []string) *labels {
+func newLabels(log *slog.Logger, plane labelPlane, ports func() []shown, exact func() []string) *labels {
 	return &labels{log: log, plane: plane, ports: ports, exact: exact, news: newNews(),
 		table: lfib.New(), ways: newWays(), spaces: map[string]dataplane.LabelPort{}, byTC: map[dataplane.LabelKey]bool{}}
 }
@@ -194,7 +194,7 @@ func (l *labels) everything() record { return record{time.Now(), "journal", l.ta
 // checkPorts refuses a port that shunt does not have: more likely a slip than a wish.
 func (l *labels) checkPorts(changes []lfib.Change) error {
 	known := map[string]bool{}
-	for _, name := range l.exact {
+	for _, name := range l.exact() {
 		known[name] = true
 	}
 	for _, p := range l.ports() {

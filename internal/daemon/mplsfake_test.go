@@ -281,7 +281,7 @@ func (r *labelRig) start() error {
 	if r.labels != nil {
 		r.labels.end()
 	}
-	r.labels = newLabels(slog.New(slog.DiscardHandler), r.plane, r.showing, []string{"lan", "wan", "wan9"})
+	r.labels = newLabels(slog.New(slog.DiscardHandler), r.plane, r.showing, func() []string { return []string{"lan", "wan", "wan9"} })
 	r.t.Cleanup(r.labels.end)
 	return r.labels.begin(r.path, r.kernel)
 }

@@ -26,7 +26,7 @@ func (l *labels) lack(name string, in, out bool, ports map[string]shown) lack {
 	}
 	p, ok := ports[name]
 	switch {
-	case !ok && slices.Contains(l.exact, name):
+	case !ok && slices.Contains(l.exact(), name):
 		return lack{"there is no such interface now", "what is said of its labels waits for it"}
 	case !ok:
 		return lack{"it is no port of shunt now", "name it to \"shunt run\" with --port"}

@@ -228,6 +228,20 @@ func (b *rulebook) see(links []kernel.Link, ports []int) error {
 	return b.enforce()
 }
 
+// configure puts the policy of another configuration in force; an error leaves that of the old one.
+func (b *rulebook) configure(cfg config.Config) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	old := b.cfg
+	b.cfg = cfg
+	err := b.enforce()
+	if err != nil {
+		b.cfg = old
+		b.enforce() // tried again each second where it fails
+	}
+	return err
+}
+
 // enforce puts the policy in force, if it is not. The caller holds mu.
 func (b *rulebook) enforce() error {
 	next := compile(b.cfg, b.report.Enforcing)
