@@ -29,6 +29,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	systemd "github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -61,6 +62,7 @@ type Daemon struct {
 	hangup  chan os.Signal                      // SIGHUP: read the configuration again
 	reloads chan chan error                     // the same, with an answer
 	ended   chan struct{}                       // closed by loop: nobody answers reloads any more
+	unheard string                              // loop's: why the service manager was not told, as logged
 	ready   bool                                // the start came to its end
 	refused error                               // why follow's thread is an ordinary one
 	hooks   func(kernel.Link) ([]string, error) // kernel.Hooks, but in tests
@@ -320,6 +322,8 @@ func (d *Daemon) loop(ctx context.Context, look <-chan bool) error {
 	defer review.Stop()
 	defer bump.Stop()
 	defer close(d.ended)
+	d.notify(systemd.SdNotifyReady)
+	defer d.notify(systemd.SdNotifyStopping)
 	watched := true
 	for {
 		if fast := d.redirects(); fast != watched { // asleep, this process takes no time from anybody
@@ -347,7 +351,9 @@ func (d *Daemon) loop(ctx context.Context, look <-chan bool) error {
 		case <-beat.C:
 			if err := d.beat(); err != nil {
 				d.log.Error("heartbeat failed", "err", err)
+				break
 			}
+			d.notify(systemd.SdNotifyWatchdog) // the service manager sees no sign of life that the data path does not
 		case <-bump.C:
 			d.plane.Bump()
 		case <-review.C:
