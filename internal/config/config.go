@@ -105,6 +105,8 @@ type Config struct {
 
 	Labels    int           // entries of the label tables: so many labels, and so many NHLFEs
 	LabelHold time.Duration // how long labels are switched with the daemon dead; 0: for ever
+
+	MetricsListen string // ADDRESS:PORT, or the path of a unix socket; "": nowhere
 }
 
 // Default is the configuration of an empty file. It names no port.
@@ -168,6 +170,9 @@ var allowed = map[string]string{
 	"label_hold":   `is a duration from "0s" to "24h"`,
 	"police":       "is a table of rates by reason, such as [police]",
 	"police.*":     `is a rate from "1/s" to "10000000/s"`,
+
+	"metrics":        "is a table, [metrics]",
+	"metrics.listen": `is an address and port such as "127.0.0.1:9797" or "[::1]:9797", ":9797" for all addresses, the path of a unix socket, or ""`,
 }
 
 // valueError says what a key takes instead of what was given.

@@ -65,6 +65,7 @@ source_flows = 0
 police = {ttl = "1/s", not_ip = "10000000/s"}
 labels = 64
 label_hold = "0s"
+metrics.listen = "[::1]:9797"
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +76,7 @@ label_hold = "0s"
 		Lease:   100 * time.Millisecond, Flows: 1024, Verify: 100,
 		Policy: PolicyEstablished, Mark: Mark{Value: 1, Mask: 1},
 		Police: map[string]Rate{"ttl": 1, "not_ip": 10000000},
-		Labels: 64,
+		Labels: 64, MetricsListen: "[::1]:9797",
 	}
 	if diff := cmp.Diff(want, got, comparePrefix); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -117,6 +118,15 @@ func TestParseErrors(t *testing.T) {
 		{"[ports.\"eth1\"]\nxdp = \"no\"", `f:2: xdp = "no": ` + modes},
 		{"[ports.eth1]\nxdp = 1", `f:2: xdp = 1: ` + modes},
 		{"ports.eth1.xdp = 1", `f:1: ports.eth1.xdp = 1: ` + modes},
+		{"[metrics]\nlisten = 9797", "f:2: listen = 9797: allowed is an address and port"},
+		{"[metrics]\nlisten = \"9797\"", `f:2: listen = "9797": allowed is an address and port`},
+		{"[metrics]\nlisten = \"router:9797\"", `f:2: listen = "router:9797": allowed is an address and port`},
+		{"[metrics]\nlisten = \"127.0.0.1:0\"", `f:2: listen = "127.0.0.1:0": allowed is an address and port`},
+		{"[metrics]\nlisten = \"127.0.0.1\"", `f:2: listen = "127.0.0.1": allowed is an address and port`},
+		{"[metrics]\nlisten = \"/run/../x\"", `f:2: listen = "/run/../x": allowed is an address and port`},
+		{"metrics.listen = \"x\"", `f:1: metrics.listen = "x": allowed is an address and port`},
+		{"[metrics]\nport = 3", `f:2: unknown key "metrics.port": allowed are listen`},
+		{"metrics = 3", `f:1: metrics = 3: allowed is a table, [metrics]`},
 		{"[ports]\neth1 = 3", `f:2: eth1 = 3: allowed is a table, such as [ports."eth0"]`},
 		{"ports = 3", `f:1: ports = 3: allowed is a table for each port`},
 		{"ports = [\"lan0\", \"wan0\"]", `f:1: ports = ["lan0", "wan0"]: allowed is a table for each port, such as [ports."eth0"]; the list of interfaces is port = ["eth0"]`},

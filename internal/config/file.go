@@ -54,6 +54,7 @@ type raw struct {
 	Police      map[string]string `toml:"police"`
 	Labels      *int64            `toml:"labels"`
 	LabelHold   *string           `toml:"label_hold"`
+	Metrics     rawMetrics        `toml:"metrics"`
 }
 
 // Parse checks the text of a configuration file; the name is for errors only. The error
@@ -104,7 +105,7 @@ func (f *file) apply(cfg *Config, r *raw) error {
 	}
 	return cmp.Or(f.applyPorts(cfg, r), f.applyMark(cfg, &r.Mark),
 		f.applyFlows("exclude", r.Exclude, &cfg.Exclude), f.applyFlows("include", r.Include, &cfg.Include),
-		f.countFlows(cfg), f.applyPolice(cfg, r))
+		f.countFlows(cfg), f.applyPolice(cfg, r), f.applyMetrics(cfg, &r.Metrics))
 }
 
 // applyPorts gives cfg the tables of single ports, in the order of the file.

@@ -39,7 +39,7 @@ func (e *Effective) Settings() []Setting {
 
 // scalars are the keys of single values, as in reference.toml.
 var scalars = []string{"port", "xdp", "tcp", "threshold", "lease", "flows", "source_flows", "verify", "labels", "label_hold",
-	"policy", "mark.value", "mark.mask"}
+	"policy", "mark.value", "mark.mask", "metrics.listen"}
 
 func (c Config) values() map[string]string {
 	tcp := "off"
@@ -56,6 +56,7 @@ func (c Config) values() map[string]string {
 		"source_flows": fmt.Sprint(c.SourceLimit()), "verify": fmt.Sprint(c.Verify), "labels": fmt.Sprint(c.Labels),
 		"label_hold": strconv.Quote(c.LabelHold.String()), "policy": strconv.Quote(string(c.Policy)),
 		"mark.value": fmt.Sprintf("%#x", c.Mark.Value), "mark.mask": fmt.Sprintf("%#x", c.Mark.Mask),
+		"metrics.listen": strconv.Quote(c.MetricsListen),
 	}
 }
 

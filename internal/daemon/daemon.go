@@ -71,12 +71,15 @@ type Daemon struct {
 	missing missing                             // connections that conntrack does not find; of the goroutine that serves requests
 	labels  *labels                             // label switching
 
-	mu     sync.Mutex        // what loop and the API share
-	shown  []shown           // the ports, as of the last review; replaced, never changed
-	events map[string]uint64 // announced changes by kind
-	lease  leaseControl
-	beaten heartbeat
-	closed bool
+	census atomic.Pointer[census] // for metrics; nil: not counted
+
+	mu      sync.Mutex        // what loop and the API share
+	shown   []shown           // the ports, as of the last review; replaced, never changed
+	events  map[string]uint64 // announced changes by kind
+	lease   leaseControl
+	loading loading
+	beaten  heartbeat
+	closed  bool
 
 	differences differences
 }
@@ -175,7 +178,7 @@ func open(cfg config.Effective, paths config.Paths) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.lease = leaseControl{base: cfg.Lease, cpus: runtime.NumCPU()}
+	d.lease, d.loading = leaseControl{base: cfg.Lease, cpus: runtime.NumCPU()}, loading{at: d.started}
 	d.rules = newRulebook(cfg.Config, d.plane, d.log)
 	d.labels = newLabels(d.log, d.plane.Labels(dataplane.LabelSizes{Labels: cfg.Labels, NHLFEs: cfg.Labels}), d.showing, func() []string { return d.cfg.Load().Exact() })
 	d.configure(&cfg)
@@ -269,6 +272,7 @@ func (d *Daemon) serve(ctx context.Context) error {
 	look := make(chan bool, 1)
 	g.Go(func() error { follow(func() { d.follow(ctx, watcher.Next, look) }); return nil })
 	g.Go(func() error { d.labels.run(ctx); return nil })
+	g.Go(func() error { d.metrics(ctx); return nil })
 	g.Go(func() error {
 		defer cancel()
 		return d.loop(ctx, look)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"shunt/internal/api"
 	"shunt/internal/config"
@@ -27,6 +28,12 @@ func (d *Daemon) Reload() error {
 // check, and the one step that can fail, comes before the first change.
 func (d *Daemon) reload() error {
 	changed, err := d.adopt()
+	d.mu.Lock()
+	d.loading.refused = err != nil
+	if err == nil {
+		d.loading.at = time.Now()
+	}
+	d.mu.Unlock()
 	switch {
 	case err != nil:
 		d.log.Error("configuration refused; nothing was changed", "err", err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 	"unsafe"
 )
 
@@ -188,7 +189,11 @@ func reasonWord(n uint8) string { return Reasons[min(int(n), len(Reasons)-1)] }
 // Slots calls yield with every slot in use, until it returns false. The slot is good for the
 // call alone; who keeps it copies it. Each is whole: what a packet was writing meanwhile is
 // read again.
-func (p *Plane) Slots(yield func(*Slot) bool) error {
+func (p *Plane) Slots(yield func(*Slot) bool) error { return p.Walk(0, yield) }
+
+// Walk is Slots with a rest after every 1024 slots: a large table takes seconds then, and next to
+// nothing of a CPU.
+func (p *Plane) Walk(rest time.Duration, yield func(*Slot) bool) error {
 	slots := make([]tcSlot, 1024)
 	size := int(tcAbiSLOT_SIZE)
 	var s Slot // one for all: a table may have millions
@@ -209,6 +214,7 @@ func (p *Plane) Slots(yield func(*Slot) bool) error {
 				return nil
 			}
 		}
+		time.Sleep(rest)
 	}
 	return nil
 }
