@@ -97,12 +97,12 @@ bench-baseline: root build ## write bench/baseline.json anew; commit it alone, w
 	build/shunt bench instructions --rounds 2 --write-baseline bench/baseline.json $(OURS)
 
 lint: deps generate ## gofmt, go vet, staticcheck (the rules of the tree are tests: test/rules)
-	@bad=$$(gofmt -l cmd internal test); [ -z "$$bad" ] || { echo "not as gofmt writes it (make fmt):" $$bad >&2; exit 1; }
+	@bad=$$(gofmt -l cmd internal packaging test); [ -z "$$bad" ] || { echo "not as gofmt writes it (make fmt):" $$bad >&2; exit 1; }
 	go vet ./...
 	go tool staticcheck ./...
 
 fmt: deps ## write Go as gofmt does
-	gofmt -w cmd internal test
+	gofmt -w cmd internal packaging test
 
 clean: ## remove what was built
 	rm -rf build $(GENERATED)
