@@ -22,13 +22,14 @@ func (d *Daemon) Status() (api.Status, error) {
 	s := api.Status{
 		Version: api.Version(), ABI: dataplane.ABIVersion, PID: os.Getpid(), Started: d.started,
 		Paused: d.plane.Paused(), Generation: d.plane.Generation(), Threshold: cfg.Threshold,
-		LeaseSeconds: cfg.Lease.Seconds(), Counters: map[string]map[string]uint64{}, Events: map[string]uint64{},
+		Counters: map[string]map[string]uint64{}, Events: map[string]uint64{},
 	}
 	if v, err := kernel.Version(); err == nil {
 		s.Kernel = v.Text
 	}
 	d.mu.Lock()
-	s.LeaseLiveSeconds = max(d.lease.now, cfg.Lease).Seconds()
+	s.LeaseSeconds = d.lease.least().Seconds()
+	s.LeaseLiveSeconds = max(d.lease.now, d.lease.least()).Seconds()
 	for k, n := range d.events {
 		s.Events[k] = n
 	}

@@ -180,6 +180,7 @@ func open(cfg config.Effective, paths config.Paths) (*Daemon, error) {
 	}
 	d.lease, d.loading = leaseControl{base: cfg.Lease, cpus: runtime.NumCPU()}, loading{at: d.started}
 	d.rules = newRulebook(cfg.Config, d.plane, d.log)
+	d.rules.wind = d.windClock
 	d.labels = newLabels(d.log, d.plane.Labels(dataplane.LabelSizes{Labels: cfg.Labels, NHLFEs: cfg.Labels}), d.showing, func() []string { return d.cfg.Load().Exact() })
 	d.configure(&cfg)
 	if d.plane.TookOver {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"shunt/internal/dataplane"
+	"shunt/internal/ruleset"
 )
 
 const (
@@ -21,9 +22,30 @@ const (
 // nothing and goes in one step; shortening is slow, so that it does not swing.
 type leaseControl struct {
 	base, now time.Duration
+	limit     time.Duration // by the clock that runs out first; 0: none
 	cpus      int
 	renewals  uint64 // counter at the last look
 	looked    bool
+}
+
+// limitBy is the longest lease beside a clock that packets wind: with its 12.5 % more, half of the
+// clock's time. 0: any.
+func limitBy(clock time.Duration) time.Duration { return clock * 4 / 9 }
+
+// least is the lease that is not stretched.
+func (c *leaseControl) least() time.Duration {
+	if c.limit > 0 {
+		return min(c.base, c.limit)
+	}
+	return c.base
+}
+
+// most is the lease that is stretched as far as may be.
+func (c *leaseControl) most() time.Duration {
+	if c.limit > 0 {
+		return min(max(longestLease, c.base), c.limit)
+	}
+	return max(longestLease, c.base)
 }
 
 // next returns the lease for the renewals that happened in the last period. Where the ruleset
@@ -31,11 +53,11 @@ type leaseControl struct {
 func (c *leaseControl) next(renewals uint64, period time.Duration, silent bool) time.Duration {
 	delta := renewals - c.renewals
 	if !c.looked {
-		delta, c.looked, c.now = 0, true, c.base
+		delta, c.looked, c.now = 0, true, c.least()
 	}
 	c.renewals = renewals
 	if silent {
-		return c.base
+		return c.least()
 	}
 	rate := float64(delta) / period.Seconds()
 	switch ideal := time.Duration(float64(c.now) * rate / float64(renewalBudget*c.cpus)); {
@@ -44,7 +66,24 @@ func (c *leaseControl) next(renewals uint64, period time.Duration, silent bool) 
 	case ideal < c.now*3/4:
 		c.now -= c.now / 8
 	}
-	return max(c.base, min(c.now, max(longestLease, c.base)))
+	return max(c.least(), min(c.now, c.most()))
+}
+
+// windClock bounds leases by the clock that runs out first. One that runs out sooner than before is
+// kept from the next renewal on, which every flow has to make now.
+func (d *Daemon) windClock(c ruleset.Clock) {
+	d.mu.Lock()
+	before := d.lease.limit
+	d.lease.limit = limitBy(c.Time)
+	d.lease.now = max(d.lease.least(), min(d.lease.now, d.lease.most()))
+	d.plane.SetLease(d.jiffies(d.lease.least()))
+	d.plane.SetLiveLease(d.jiffies(d.lease.now))
+	sooner := d.lease.limit > 0 && (before == 0 || d.lease.limit < before)
+	d.mu.Unlock()
+	if sooner {
+		d.plane.Bump()
+		d.log.Info("leases are bounded", "lease", limitBy(c.Time), "because", c.String())
+	}
 }
 
 // stretchLease looks at the renewals of the last period.

@@ -49,3 +49,31 @@ func TestLeaseByCPU(t *testing.T) {
 		}
 	}
 }
+
+// TestLeaseBesideClock: beside a clock that packets wind no lease lasts over half of its time, with
+// jitter and under a flood of renewals, and none is shortened that is short enough.
+func TestLeaseBesideClock(t *testing.T) {
+	for _, c := range []struct{ clock, base, least, most time.Duration }{
+		{2 * time.Second, 4 * time.Second, 8 * time.Second / 9, 8 * time.Second / 9},
+		{18 * time.Second, 4 * time.Second, 4 * time.Second, 8 * time.Second},
+		{time.Hour, 4 * time.Second, 4 * time.Second, longestLease},
+		{0, 4 * time.Second, 4 * time.Second, longestLease},
+		{time.Second, 200 * time.Millisecond, 200 * time.Millisecond, 4 * time.Second / 9},
+	} {
+		l := leaseControl{base: c.base, cpus: 1, limit: limitBy(c.clock)}
+		if got := l.next(0, time.Second, false); got != c.least {
+			t.Errorf("clock of %v, lease of %v: %v, want %v", c.clock, c.base, got, c.least)
+		}
+		var renewals uint64
+		for range 10 {
+			l.now = l.next(renewals, time.Second, false)
+			renewals += 100 * renewalBudget
+		}
+		if l.now != c.most || c.clock > 0 && l.now+l.now/8 > c.clock/2 {
+			t.Errorf("clock of %v, lease of %v, under a flood: %v, want %v", c.clock, c.base, l.now, c.most)
+		}
+		if got := l.next(renewals+100*renewalBudget, time.Second, true); got != c.least {
+			t.Errorf("clock of %v, of a ruleset that may change in silence: %v, want %v", c.clock, got, c.least)
+		}
+	}
+}

@@ -40,7 +40,7 @@ func (d *Daemon) sayFarewell() {
 func (d *Daemon) longestLease() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	lease := max(d.lease.now, d.cfg.Load().Lease)
+	lease := max(d.lease.now, d.lease.least())
 	return (lease + lease/8).Round(time.Millisecond)
 }
 

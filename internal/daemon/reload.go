@@ -67,7 +67,7 @@ func (d *Daemon) adopt() (changed []string, err error) {
 		return nil, nil
 	}
 	d.mu.Lock()
-	d.lease = leaseControl{base: next.Lease, cpus: d.lease.cpus}
+	d.lease = leaseControl{base: next.Lease, limit: d.lease.limit, cpus: d.lease.cpus}
 	d.mu.Unlock()
 	d.configure(&next)
 	// An entry that was learned under the old settings proves itself under the new ones.
@@ -79,9 +79,12 @@ func (d *Daemon) adopt() (changed []string, err error) {
 // configure writes what packets read of a configuration.
 func (d *Daemon) configure(cfg *config.Effective) {
 	d.plane.SetLabelHold(d.jiffies(cfg.LabelHold))
+	d.mu.Lock() // windClock sets the lease, too
+	defer d.mu.Unlock()
+	lease := d.jiffies(d.lease.least())
 	d.plane.Configure(dataplane.Settings{
 		Threshold: cfg.Threshold, HZ: d.hz, TCP: cfg.TCP,
-		Lease: d.jiffies(cfg.Lease), LeaseLive: d.jiffies(cfg.Lease), Verify: cfg.Verify,
+		Lease: lease, LeaseLive: lease, Verify: cfg.Verify,
 		SourceFlows: cfg.SourceLimit(), Police: rates(cfg.Police),
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"shunt/internal/config"
@@ -44,6 +45,11 @@ type rulebook struct {
 	first chan struct{} // closed once it was read, or could not be
 	rules ruleset.Reader
 
+	groups   chan struct{}       // next-hop objects changed
+	group    ruleset.Clock       // of next-hop groups; for run alone
+	wind     func(ruleset.Clock) // bounds leases by the clock, whenever the ruleset was read
+	elements atomic.Bool         // the clock depends on elements of sets
+
 	gate  sync.Mutex // held for moments only
 	heard uint64     // changes that were announced
 	done  uint64     // of which so many were read
@@ -58,7 +64,9 @@ type rulebook struct {
 }
 
 func newRulebook(cfg config.Config, plane *dataplane.Plane, log *slog.Logger) *rulebook {
-	b := &rulebook{cfg: cfg, plane: plane, log: log, stale: make(chan struct{}, 1), first: make(chan struct{})}
+	b := &rulebook{cfg: cfg, plane: plane, log: log, stale: make(chan struct{}, 1), first: make(chan struct{}),
+		groups: make(chan struct{}, 1), wind: func(ruleset.Clock) {}}
+	b.elements.Store(true) // it may
 	b.unread("not yet")
 	return b
 }
@@ -71,18 +79,29 @@ func (b *rulebook) unread(why string) {
 }
 
 // hear takes note of an announced change, and waits for nobody. Until it was read, nothing is
-// learned: a rule that looks at each packet may be in it. Elements of sets that have an address are
-// not read, so what changed nothing else is no news.
+// learned: a rule that looks at each packet may be in it. Of elements of sets that have an address
+// only timeouts are read, so a change of nothing else is no news unless the clock depends on them.
+// That, like a change of next-hop groups, makes leases shorter at the most: flows learn on, and
+// prove themselves once it was read.
 func (b *rulebook) hear(e kernel.Event) {
-	if e.Kind != kernel.EventResync && (e.Kind != kernel.EventNftables || e.Elements != nil) {
+	read := b.stale
+	switch {
+	case e.Kind == kernel.EventResync || e.Kind == kernel.EventNftables && e.Elements == nil:
+		b.gate.Lock()
+		b.heard++
+		b.setUnread(b.cfg.Policy != config.PolicyMark)
+		b.gate.Unlock()
+	case e.Kind == kernel.EventNftables:
+		if _, read := b.changes(); read && !b.elements.Load() {
+			return
+		}
+	case e.Kind == kernel.EventNexthop:
+		read = b.groups
+	default:
 		return
 	}
-	b.gate.Lock()
-	b.heard++
-	b.setUnread(b.cfg.Policy != config.PolicyMark)
-	b.gate.Unlock()
 	select {
-	case b.stale <- struct{}{}:
+	case read <- struct{}{}:
 	default: // it will be read anyway
 	}
 }
@@ -146,6 +165,10 @@ func (b *rulebook) run(ctx context.Context) {
 			return
 		case <-b.stale:
 			rest = b.read()
+		case <-b.groups: // routing daemons change them all the time, and hardly ever the clock
+			if clock, err := groupClock(); err != nil || clock != b.group {
+				rest = b.read()
+			}
 		case <-legacy.C:
 			if stale, err := b.rules.Stale(); stale || err != nil || b.lacking() {
 				rest = b.read()
@@ -174,7 +197,15 @@ func (b *rulebook) read() (rest time.Duration) {
 	begin := time.Now()
 	heard, _ := b.changes()
 	report, err := b.rules.Read()
+	if err == nil {
+		b.group, err = groupClock()
+		report.Wind(b.group)
+	}
 	rest = readRest * time.Since(begin)
+	if err == nil {
+		b.elements.Store(report.Elements)
+		b.wind(report.Clock) // before flows may be learned beside it
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err != nil {
@@ -190,6 +221,14 @@ func (b *rulebook) read() (rest time.Duration) {
 		b.learned(heard)
 	}
 	return rest
+}
+
+// groupClock is the clock of next-hop groups.
+func groupClock() (c ruleset.Clock, err error) {
+	var id uint32
+	c.Time, id, err = kernel.IdleGroup()
+	c.Owner, c.What = fmt.Sprintf("next-hop group %d", id), "buckets count as idle"
+	return c, err
 }
 
 // tell logs the rules that are new.
@@ -279,6 +318,10 @@ func (b *rulebook) because(f dataplane.Flow, reason string) string {
 			return changedRule
 		}
 		return b.now.because(f, reason)
+	case "hit":
+		if c := b.report.Clock; c.Time > 0 {
+			return fmt.Sprintf("leases last %v at the most: %s", limitBy(c.Time).Round(time.Millisecond), c)
+		}
 	case "not_marked":
 		return fmt.Sprintf("connmark & %#x is not %#x", b.cfg.Mark.Mask, b.cfg.Mark.Value)
 	}

@@ -390,6 +390,12 @@ func (p *Plane) Configure(s Settings) {
 	p.setWord(unsafe.Offsetof(c.NoMarks), 0)
 }
 
+// SetLease sets the lease, in jiffies, that is given while the daemon is dead.
+func (p *Plane) SetLease(jiffies uint32) {
+	var c tcControl
+	p.setWord(unsafe.Offsetof(c.Lease), jiffies)
+}
+
 // SetLiveLease sets the lease, in jiffies, that is given while the daemon beats.
 func (p *Plane) SetLiveLease(jiffies uint32) {
 	var c tcControl

@@ -51,5 +51,8 @@ func rules(r Rules) (checks []api.Check) {
 	if checks == nil {
 		checks = append(checks, ok("rules", "none that forwarded packets reach looks at each packet"))
 	}
+	if c := r.Report.Clock; c.Time > 0 {
+		checks = append(checks, ok("clocks", "no lease lasts over half of it: %s", c))
+	}
 	return checks
 }

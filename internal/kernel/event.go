@@ -197,15 +197,19 @@ func (d *routeDecoder) address(m netlink.Message) (Event, bool, error) {
 	return e, !known || old != flags, nil
 }
 
-// nexthop tells of a nexthop object or group that routes may use: of a new one not.
+// nexthop tells of a nexthop object or group that routes may use: of a new one not, unless packets
+// wind a timer of it.
 func (d *routeDecoder) nexthop(m netlink.Message) (Event, bool, error) {
 	const nhaID, nhaOIF = 1, 5
 	e := Event{Kind: EventNexthop, Deleted: m.Header.Type == unix.RTM_DELNEXTHOP}
 	var id uint32
+	winds := false
 	err := nl.Attributes(m, sizeofNhmsg, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case nhaID:
 			id = ad.Uint32()
+		case nhaResGroup:
+			winds = true
 		case nhaOIF:
 			d.objects[int(ad.Uint32())] = true
 		}
@@ -219,7 +223,7 @@ func (d *routeDecoder) nexthop(m netlink.Message) (Event, bool, error) {
 	} else {
 		d.nexthops[id] = true
 	}
-	return e, known || e.Deleted, nil
+	return e, known || e.Deleted || winds, nil
 }
 
 // netconf reads the interface; the kernel's -1 and -2 stand for "all" and "default". The

@@ -177,7 +177,7 @@ func dynsetField(e *Expr, ad *netlink.AttributeDecoder) {
 	case unix.NFTA_DYNSET_SREG_DATA:
 		e.Second = register(ad)
 	case unix.NFTA_DYNSET_TIMEOUT:
-		e.Timeout = ad.Uint64() != 0
+		e.Timeout = milliseconds(ad)
 	case unix.NFTA_DYNSET_EXPR:
 		e.Inner = append(e.Inner, exprName(ad))
 	case nftaDynsetExprs:

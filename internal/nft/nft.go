@@ -13,6 +13,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -62,6 +63,7 @@ type Set struct {
 	Address bool   // the key has an address: a change of elements is told without a new ruleset
 	ObjType uint32 // of a map to stateful objects: 1 counter, 2 quota, 4 limit, ...
 	Exprs   []string
+	Timeout time.Duration // of elements that have none of their own; 0: they stay
 }
 
 // Verdict is a verdict: NF_DROP, NF_ACCEPT, or one of unix.NFT_* below 0, with the
@@ -77,8 +79,9 @@ type Element struct {
 	Key, To []byte // To: the last key of a range, of a concatenation
 	Verdict *Verdict
 	End     bool
-	Other   bool     // any key that no element has
-	Exprs   []string // statements that it carries
+	Other   bool          // any key that no element has
+	Exprs   []string      // statements that it carries
+	Timeout time.Duration // of its own; 0: the set's
 }
 
 // Rule is a rule, its expressions in order.
@@ -107,9 +110,9 @@ type Expr struct {
 	Info           []byte   // match, target: the extension's own
 	Extension      string   // match, target: its name
 	Revision       uint32
-	Object         string // objref
-	Timeout        bool   // dynset: elements get one
-	Unread         bool   // it has attributes that this package does not know
+	Object         string        // objref
+	Timeout        time.Duration // dynset: of elements; 0: their own, or the set's
+	Unread         bool          // it has attributes that this package does not know
 }
 
 // VerdictRegister is NFT_REG_VERDICT.
@@ -253,6 +256,8 @@ func (n *Ruleset) takeSet(m netlink.Message) error {
 			s.Flags = ad.Uint32()
 		case unix.NFTA_SET_OBJ_TYPE:
 			s.ObjType = ad.Uint32()
+		case unix.NFTA_SET_TIMEOUT:
+			s.Timeout = milliseconds(ad)
 		case unix.NFTA_SET_KEY_TYPE:
 			keyType = ad.Uint32()
 		case unix.NFTA_SET_KEY_LEN:
@@ -324,9 +329,12 @@ func (n *Ruleset) Elements(set Ref, most int) (elements []Element, all bool) {
 	return elements, err == nil && len(elements) <= most
 }
 
-// Statements returns the names of the expressions that elements of a set carry.
-func (n *Ruleset) Statements(set Ref) (names []string) {
+// Statements returns the expressions that elements of a set carry, and their least own timeout; 0: none.
+func (n *Ruleset) Statements(set Ref) (names []string, least time.Duration) {
 	err := n.eachElement(set, func(e Element) {
+		if e.Timeout > 0 && (least == 0 || e.Timeout < least) {
+			least = e.Timeout
+		}
 		for _, name := range e.Exprs {
 			if !slices.Contains(names, name) {
 				names = append(names, name)
@@ -334,9 +342,9 @@ func (n *Ruleset) Statements(set Ref) (names []string) {
 		}
 	})
 	if err != nil {
-		return append(names, "a statement that cannot be read")
+		return append(names, "a statement that cannot be read"), least
 	}
-	return names
+	return names, least
 }
 
 func (n *Ruleset) eachElement(set Ref, visit func(Element)) error {
@@ -364,6 +372,8 @@ func decodeElement(ad *netlink.AttributeDecoder) (e Element) {
 			e.Key, _ = decodeData(ad)
 		case nftaSetElemKeyEnd:
 			e.To, _ = decodeData(ad)
+		case unix.NFTA_SET_ELEM_TIMEOUT:
+			e.Timeout = milliseconds(ad)
 		case unix.NFTA_SET_ELEM_EXPR:
 			e.Exprs = append(e.Exprs, exprName(ad))
 		case nftaSetElemExpressions:

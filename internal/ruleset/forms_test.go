@@ -159,8 +159,10 @@ func TestNamedState(t *testing.T) {
 		{"counter", established + `counter name "cnt"`, `ct state new accept`, ""},
 		{"ban by rate", `update @ban { ip saddr limit rate over 5/second }`, `ip saddr @ban drop`, "limit in set ban: IPv4 | limit in set ban: IPv4"},
 		{"ban by rate behind a jump", `jump bans`, `ip saddr @ban drop`, "limit in set ban: IPv4 | limit in set ban: IPv4"},
-		{"ban of a port", `update @keep { ip saddr timeout 5s }`, `ip saddr @keep drop`, "set keep in table inet t, which a rule asks: IPv4"},
-		{"a map", `update @keepmap { ip saddr timeout 5s : 1 }`, `meta mark set ip saddr map @keepmap`, "set keepmap in table inet t, which a rule asks: IPv4"},
+		{"ban of a port", `update @keep { ip saddr timeout 5s }`, `ip saddr @keep drop`, ""}, // within the clock
+		{"ban that ends under traffic", `add @keep { ip saddr timeout 5s }`, `ip saddr @keep drop`, "set keep in table inet t, which a rule asks: IPv4"},
+		{"a map", `update @keepmap { ip saddr timeout 5s : 1 }`, `meta mark set ip saddr map @keepmap`, ""},
+		{"a map that ends under traffic", `add @keepmap { ip saddr timeout 5s : 1 }`, `meta mark set ip saddr map @keepmap`, "set keepmap in table inet t, which a rule asks: IPv4"},
 		{"what is added once", `add @once { ip saddr }`, `ip saddr @once drop`, ""},
 		{"what another rule takes out", `add @once { ip saddr }; udp dport 9 delete @once { ip saddr }`, `ip saddr @once drop`,
 			"set once in table inet t, which a rule asks: IPv4 | set once in table inet t, which a rule asks: IPv4 udp to port 9"},
@@ -168,12 +170,12 @@ func TestNamedState(t *testing.T) {
 		{"a set that nobody asks", `update @keep { ip saddr timeout 5s }`, `ip saddr @once drop`, ""},
 		{"a set that a log asks", `update @keep { ip saddr timeout 5s }`, `ip saddr @keep log`, ""},
 		{"a set that a jump to a log asks", `update @keep { ip saddr timeout 5s }`, `ip saddr @keep jump logs`, ""},
-		{"a set that another one is fed by", `update @keep { ip saddr timeout 5s }`, `ip saddr @keep update @keep2 { ip daddr timeout 5s }; ip daddr @keep2 drop`,
+		{"a set that another one is fed by", `add @keep { ip saddr timeout 5s }`, `ip saddr @keep add @keep2 { ip daddr timeout 5s }; ip daddr @keep2 drop`,
 			"set keep in table inet t, which a rule asks: IPv4 | set keep2 in table inet t, which a rule asks: IPv4"},
 		{"fed by a rule that asks a limit", `limit rate 5/second update @keep { ip saddr timeout 5s }`, `ip saddr @keep drop`, "limit: everything"},
-		{"asked at another hook", `update @keep { ip saddr timeout 5s }`, `accept; }; chain i { type filter hook input priority 0; ip saddr @keep drop`,
+		{"asked at another hook", `add @keep { ip saddr timeout 5s }`, `accept; }; chain i { type filter hook input priority 0; ip saddr @keep drop`,
 			"set keep in table inet t, which a rule asks: IPv4"},
-		{"asked by first packets", `update @keep { ip saddr timeout 5s }`, `accept; }; chain n { type nat hook prerouting priority -100; ip saddr @keep redirect`,
+		{"asked by first packets", `add @keep { ip saddr timeout 5s }`, `accept; }; chain n { type nat hook prerouting priority -100; ip saddr @keep redirect`,
 			"set keep in table inet t, which a rule asks: IPv4"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

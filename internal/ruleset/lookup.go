@@ -4,6 +4,7 @@ package ruleset
 
 import (
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -188,7 +189,7 @@ type sets struct {
 	carried map[nft.Ref][]string // and these statements with them
 	bare    map[nft.Ref]bool     // taken for one whose elements carry none
 	read    map[nft.Ref]elements
-	exprs   map[nft.Ref][]string // statements of elements that are there
+	own     map[nft.Ref]inside
 }
 
 type elements struct {
@@ -196,9 +197,15 @@ type elements struct {
 	all  bool
 }
 
+// inside is what elements have of their own: statements, and the least of their timeouts.
+type inside struct {
+	exprs   []string
+	timeout time.Duration
+}
+
 func newSets() *sets {
 	return &sets{trusted: map[nft.Ref]bool{}, moved: map[nft.Ref]bool{}, carried: map[nft.Ref][]string{}, bare: map[nft.Ref]bool{},
-		read: map[nft.Ref]elements{}, exprs: map[nft.Ref][]string{}}
+		read: map[nft.Ref]elements{}, own: map[nft.Ref]inside{}}
 }
 
 // misjudged reports whether a rule behind another one showed that a set is not what it was
@@ -233,10 +240,15 @@ func (s *sets) statements(n *nft.Ruleset, ref nft.Ref) []string {
 		return carried
 	}
 	s.bare[ref] = true
-	known, ok := s.exprs[ref]
+	return s.inside(n, ref).exprs
+}
+
+// inside returns what elements of a set have of their own.
+func (s *sets) inside(n *nft.Ruleset, ref nft.Ref) inside {
+	known, ok := s.own[ref]
 	if !ok {
-		known = n.Statements(ref)
-		s.exprs[ref] = known
+		known.exprs, known.timeout = n.Statements(ref)
+		s.own[ref] = known
 	}
 	return known
 }

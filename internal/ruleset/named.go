@@ -7,7 +7,8 @@ import "slices"
 // State with a name: sets, quotas, limits, recent lists and the like, which packets move in one
 // rule and another one asks, in this table or the next. Packets that are repeated would
 // move it no further. So where a rule with a verdict asks, all that feeds it looks at each packet,
-// although it has no verdict itself. Only what nobody asks does no more than count.
+// although it has no verdict itself. Only what nobody asks does no more than count. What only keeps
+// alive is repeated within the time that it has (clock.go).
 
 // namedRule is a rule that moves or asks state with a name.
 type namedRule struct {
@@ -18,7 +19,7 @@ type namedRule struct {
 
 // note keeps a rule for settle; at is its place in the chain.
 func (w *walk) note(c *chain, at int, r rule) {
-	if len(r.feeds)+len(r.adds)+len(r.asks) > 0 {
+	if len(r.feeds)+len(r.adds)+len(r.asks)+len(r.keeps) > 0 {
 		w.named = append(w.named, namedRule{c, at, r})
 	}
 }
@@ -40,6 +41,7 @@ func (w *walk) settle() {
 			}
 		}
 	}
+	w.setClocks()
 	for again := true; again; {
 		again = false
 		clear(w.harmless)
@@ -54,14 +56,17 @@ func (w *walk) settle() {
 		}
 	}
 	for _, n := range w.named {
-		which := slices.IndexFunc(n.rule.feeds, func(name string) bool { return w.asked[name] })
-		if which < 0 || n.at < 0 {
+		if n.at < 0 {
 			continue
 		}
 		r := &n.chain.rules[n.at]
-		r.fed, r.exact = true, false
-		r.until = Until{}
-		r.vary(n.rule.feeds[which] + ", which a rule asks")
+		r.clock = n.rule.clock
+		if which := slices.IndexFunc(n.rule.feeds, func(name string) bool { return w.asked[name] }); which >= 0 {
+			r.enforce(n.rule.feeds[which] + ", which a rule asks")
+		}
+		if r.clock.tooShort() {
+			r.enforce(r.clock.ends())
+		}
 	}
 }
 

@@ -29,7 +29,9 @@ type rule struct {
 	adds    []string // sets that it adds to: the same element again changes nothing
 	asks    []string // names of the state that its outcome depends on
 	deletes []string // sets that it takes elements from
-	fed     bool     // what it feeds is asked by a rule with a verdict
+	keeps   []keep   // what runs out unless its packets come (clock.go)
+	clock   Clock    // that of them which runs out first, once all rules are known
+	fed     bool     // what it feeds is asked by a rule with a verdict, or runs out too soon
 }
 
 // branch is where a rule sends packets; a verdict map has one for each element.
@@ -89,6 +91,14 @@ func (r *rule) feed(name string, at Match) {
 	r.feeds = append(r.feeds, name)
 }
 
+// enforce makes all packets that come to the rule's first state stay with the kernel.
+func (r *rule) enforce(why string) {
+	r.fed, r.exact, r.until = true, false, Until{}
+	if r.varies == "" || r.varies == insideTunnels {
+		r.varies = why
+	}
+}
+
 func (r *rule) ask(name string) { r.asks = append(r.asks, name) }
 
 // only narrows the rule's match, but for states; what no packet can fit makes it never match.
@@ -131,7 +141,7 @@ func (r *rule) spend(u Until, why string) {
 func (r *rule) finish() {
 	if r.until.Counter != 0 {
 		r.exact = false
-		if r.varies == "" && len(r.feeds)+len(r.adds) == 0 {
+		if r.varies == "" && len(r.feeds)+len(r.adds)+len(r.keeps) == 0 {
 			r.varies = "ct " + r.until.Counter.String()
 		} else {
 			r.vary("ct " + r.until.Counter.String())
@@ -185,14 +195,14 @@ type chain struct {
 
 // add returns the place of the rule, if it is kept; -1: it is not.
 func (c *chain) add(r rule) int {
-	if r.never && !r.drained && len(r.feeds) == 0 {
+	if r.never && !r.drained && len(r.feeds)+len(r.adds)+len(r.keeps) == 0 {
 		return -1
 	}
 	c.acts = c.acts || r.acts && !r.never
 	if r.counts != "" && !r.never {
 		c.count(r.where, r.counts)
 	}
-	follow := r.varies != "" || len(r.feeds)+len(r.adds) > 0
+	follow := r.varies != "" || len(r.feeds)+len(r.adds)+len(r.keeps) > 0
 	for _, b := range r.to {
 		switch {
 		case r.never:

@@ -10,7 +10,7 @@
 // extension is stable only if its whole form, or its arguments, prove so; anything else
 // counts as looking at each packet, and what cannot be bounded as everything. Rules that
 // only count or log are told apart: nothing is refused for them, unless another rule asks
-// what they count (named.go).
+// what they count (named.go). What packets only keep from running out bounds the leases (clock.go).
 //
 // What makes common firewalls fast is the rule that accepts established connections: the
 // rules behind it see first packets only. So packets are followed by what conntrack calls
@@ -60,6 +60,10 @@ type Report struct {
 	// Silent is what can change without the kernel saying so, in words: rules of legacy
 	// iptables, members of an ipset, elements of a set that packets add or that time out.
 	Silent []string
+	// Clock is the one that runs out first of those that repeated packets would wind (clock.go).
+	Clock Clock
+	// Elements reports that Clock depends on timeouts of elements, which are announced as such.
+	Elements bool
 }
 
 // Reader reads the ruleset again and again. Its methods are for one goroutine.
@@ -83,6 +87,9 @@ func (r *Reader) Read() (Report, error) {
 	r.tables = tables
 	for _, t := range tables {
 		w.addXTable(t)
+	}
+	if err := w.readIPSets(); err != nil {
+		return Report{}, err
 	}
 	return w.run(), nil
 }

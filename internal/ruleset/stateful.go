@@ -12,10 +12,13 @@ import (
 
 // Expressions with state that packets move: sets that rules add to, statements of elements, objects.
 
-// dynset is nft_dynset_eval(). It ends the rule where a set is full. To add an element again
-// does nothing, unless that restarts its timeout, or another rule takes it out.
+// dynset is nft_dynset_eval(). It ends the rule where a set is full. To add an element again does
+// nothing, unless its time ran out or another rule took it out. "update" restarts its time, runs
+// the statements that it carries, and does nothing else: without statements it keeps alive
+// (clock.go). An element that "add" made ends under traffic, and the next packet makes it again. A
+// lease would hold that packet back, so such a rule feeds the set.
 func (m *machine) dynset(e *nft.Expr) {
-	const takesOut = 2 // NFT_DYNSET_OP_DELETE
+	const renews, takesOut = 1, 2 // NFT_DYNSET_OP_UPDATE, NFT_DYNSET_OP_DELETE
 	set := m.set(e.Set)
 	parts, known := m.regs.key(e.Source, int(set.KeyLen))
 	if !known {
@@ -27,26 +30,24 @@ func (m *machine) dynset(e *nft.Expr) {
 	}
 	m.rule.counts = "set " + e.Set
 	m.sets.moved[nft.Ref{Table: m.table, Name: e.Set}] = true
-	exprs := e.Inner
-	if len(exprs) == 0 {
-		exprs = set.Exprs
+	if len(e.Inner) > 0 {
+		m.sets.carried[nft.Ref{Table: m.table, Name: e.Set}] = e.Inner
 	}
-	if ref := (nft.Ref{Table: m.table, Name: e.Set}); len(exprs) > 0 {
-		m.sets.carried[ref] = exprs
-	}
-	moves := e.Timeout || set.Flags&unix.NFT_SET_TIMEOUT != 0 || e.Op == takesOut
-	for _, name := range exprs {
-		moves = m.elementExpr(name, e.Set) || moves
-	}
+	moves := m.carried(e.Set)
 	name := m.setName(e.Set)
-	if moves {
+	timed := set.Flags&unix.NFT_SET_TIMEOUT != 0
+	switch {
+	case e.Op == takesOut:
 		m.rule.feed(name, m.soFar())
-	} else if !m.rule.never {
+		m.rule.deletes = append(m.rule.deletes, name)
+	case moves || timed && e.Op != renews:
+		m.rule.feed(name, m.soFar())
+	case !m.rule.never:
 		m.rule.reached(m.soFar())
 		m.rule.adds = append(m.rule.adds, name)
 	}
-	if e.Op == takesOut {
-		m.rule.deletes = append(m.rule.deletes, name)
+	if timed && e.Op != takesOut {
+		m.rule.keep(m.element(e, e.Op == renews), m.soFar())
 	}
 	m.rule.ask(name)
 }

@@ -280,12 +280,16 @@ func (w *walk) isBase(name chainName) bool {
 // judge notes a rule that looks at each packet, if anything but a count or a log depends
 // on it.
 func (w *walk) judge(c *chain, r *rule, ctx Match) {
-	if r.varies == "" || !w.matters(c, r) {
-		return
-	}
+	enforces := r.varies != "" && w.matters(c, r)
 	touched := r.match
 	if r.drained || r.fed {
 		touched = r.reach
+	}
+	if slow := enforces && touched == r.reach; len(r.keeps) > 0 && (!slow || r.clock.tooShort()) {
+		w.wind(r, ctx)
+	}
+	if !enforces {
+		return
 	}
 	touched, _ = w.here(touched, r.stateful)
 	m, ok := ctx.both(touched)

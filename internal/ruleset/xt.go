@@ -183,7 +183,9 @@ func (r *rule) xRateEst(_ int, info []byte) bool {
 }
 
 // xRecent is recent_mt(). struct xt_recent_mtinfo: seconds, hit_count, check_set, invert, name.
-// --set notes the address and always fits; --rcheck asks the list; the others do both.
+// --set notes the address and always fits; --rcheck asks the list; the others do both. A full
+// list forgets the address that was noted least recently (recent_entry_init()), so which one that is
+// depends on every packet, and a rule with a verdict cannot be repeated within a clock.
 func (r *rule) xRecent(_ int, info []byte) bool {
 	const flags, name, check, set = 8, 10, 1, 2 // XT_RECENT_*
 	if len(info) < name {
@@ -193,6 +195,7 @@ func (r *rule) xRecent(_ int, info []byte) bool {
 	if info[flags]&check == 0 {
 		r.feed(list, r.match)
 	}
+	r.keep(keep{what: list + " forgets", time: seconds(info)}, r.match)
 	if info[flags] != set {
 		r.drain("recent", r.match)
 		r.ask(list)

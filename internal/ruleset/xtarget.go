@@ -11,7 +11,7 @@ import (
 
 // Targets that do the same to all packets of a flow, or nothing to them: all return XT_CONTINUE.
 var (
-	xCounts = map[string]bool{"AUDIT": true, "IDLETIMER": true, "LED": true, "LOG": true, "NFLOG": true, "TEE": true, "TRACE": true, "ULOG": true}
+	xCounts = map[string]bool{"AUDIT": true, "LED": true, "LOG": true, "NFLOG": true, "TEE": true, "TRACE": true, "ULOG": true}
 	xActs   = map[string]bool{"CHECKSUM": true, "CLASSIFY": true, "CONNSECMARK": true, "CT": true, "DNPT": true, "DSCP": true,
 		"HMARK": true, "NOTRACK": true, "SECMARK": true, "SNPT": true}
 	xTerminal = map[string]bool{ // they drop, or accept
@@ -25,6 +25,14 @@ var (
 		"MARK":     (*rule).xSetMark,
 		"CONNMARK": (*rule).xSetConnmark,
 		"SET":      (*rule).xSetIPSet,
+		"IDLETIMER": func(r *rule, _ int, info []byte) { // struct idletimer_tg_info and _v1 begin with timeout in seconds and label
+			r.counts = "IDLETIMER"
+			if len(info) < 32 {
+				r.unreadTarget("IDLETIMER")
+				return
+			}
+			r.keep(keep{what: "idle timer " + unix.ByteSliceToString(info[4:32]) + " ends", time: seconds(info)}, r.match)
+		},
 		"RATEEST": func(r *rule, _ int, info []byte) { // xt_rateest_tg(): struct xt_rateest_target_info begins with the name
 			r.counts = "RATEEST"
 			r.feed("rateest "+unix.ByteSliceToString(info[:min(16, len(info))]), r.match)
@@ -131,6 +139,9 @@ func (r *rule) xSetIPSet(revision int, info []byte) {
 	}
 	r.counts = "SET"
 	r.feed("ipset", r.match)
+	if binary.NativeEndian.Uint16(info) != none {
+		r.keep(ipsetMember(revision, info), r.match)
+	}
 	if revision == last && binary.NativeEndian.Uint16(info[2*size:]) != none {
 		r.acts = true
 		r.ask("ipset")
