@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,10 +26,15 @@ type place struct {
 	first bool // nor was the lock file
 }
 
+// heldError is enter's while another process holds the lock.
+type heldError struct{ words string }
+
+func (e heldError) Error() string { return e.words }
+
 // enter makes the state directory and keeps a second daemon out of it.
 func enter(paths config.Paths) (*place, error) {
 	p := &place{paths: paths}
-	for {
+	for try := 0; ; try++ {
 		err := os.Mkdir(paths.State, 0o755)
 		if errors.Is(err, os.ErrNotExist) {
 			err = os.MkdirAll(paths.State, 0o755)
@@ -41,6 +47,9 @@ func enter(paths config.Paths) (*place, error) {
 		_, err = os.Stat(paths.Lock())
 		p.first = errors.Is(err, os.ErrNotExist)
 		if p.lock, err = os.OpenFile(paths.Lock(), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+			if errors.Is(err, os.ErrNotExist) && try < 10 { // a daemon that ends removed the directory
+				continue
+			}
 			if p.made {
 				os.Remove(paths.State)
 			}
@@ -51,8 +60,8 @@ func enter(paths config.Paths) (*place, error) {
 			if !errors.Is(err, unix.EWOULDBLOCK) {
 				return nil, fmt.Errorf("%s: lock: %w; name another directory with --state", paths.Lock(), err)
 			}
-			return nil, fmt.Errorf("%s: a daemon runs already%s; %q takes over from it, %q ends it, or give this one another --state and --bpffs",
-				paths.Lock(), ofPID(holder(paths.Lock())), paths.Command("run --replace"), paths.Command("stop"))
+			return nil, heldError{fmt.Sprintf("%s: a daemon runs already%s; %q takes over from it, %q ends it, or give this one another --state and --bpffs",
+				paths.Lock(), ofPID(holder(paths.Lock())), paths.Command("run --replace"), paths.Command("stop"))}
 		}
 		if p.current() {
 			return p, nil
@@ -179,6 +188,22 @@ func (p *place) remove() error {
 
 func (p *place) close() { p.lock.Close() }
 
+// cleanUpPatience is how long enterLater waits for the lock.
+const cleanUpPatience = 10 * time.Second
+
+// enterLater is enter, but waits for another process that removes the data path: a "shunt stop" by
+// hand and that of a unit run at the same time.
+func enterLater(paths config.Paths) (*place, error) {
+	end := time.Now().Add(cleanUpPatience)
+	for {
+		p, err := enter(paths)
+		if !errors.As(err, &heldError{}) || time.Now().After(end) {
+			return p, err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
 // CleanUp removes what a dead daemon left. It refuses while one lives.
 func CleanUp(paths config.Paths) error {
 	paths, err := Locate(paths)
@@ -195,7 +220,7 @@ func CleanUp(paths config.Paths) error {
 		}
 		return errors.Join(dataplane.Remove(paths.BPFFS), removePair())
 	}
-	place, err := enter(paths)
+	place, err := enterLater(paths)
 	if err != nil {
 		return err
 	}

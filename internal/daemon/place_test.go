@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"shunt/internal/config"
 	"shunt/internal/kernel"
@@ -143,5 +144,40 @@ func TestTraces(t *testing.T) {
 		if got, err := Locate(unnamed); err != nil || got != unnamed {
 			t.Errorf("%q: %v, %v", text, got, err)
 		}
+	}
+}
+
+// TestEnterLater: the second of two "shunt stop" waits for the first, which takes the directory away.
+func TestEnterLater(t *testing.T) {
+	paths := config.Paths{State: filepath.Join(t.TempDir(), "run")}
+	first, err := enter(paths)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var second *place
+	done := make(chan error)
+	go func() {
+		p, err := enterLater(paths)
+		second = p
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		t.Fatalf("the second did not wait: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	if err := first.remove(); err != nil {
+		t.Error(err)
+	}
+	first.close()
+	if err := <-done; err != nil {
+		t.Fatalf("the second: %v", err)
+	}
+	if err := second.remove(); err != nil {
+		t.Error(err)
+	}
+	second.close()
+	if _, err := os.Stat(paths.State); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory is left: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"shunt/internal/api"
@@ -173,6 +174,25 @@ func TestStop(t *testing.T) {
 	r.start(program, args...)
 	r.terminate()
 	stop("after SIGTERM")
+
+	// a unit's own "shunt stop" is at the same work as one by hand
+	for _, dead := range []bool{false, true} {
+		r.start(program, args...)
+		if dead {
+			r.daemon.Kill9()
+		}
+		var both sync.WaitGroup
+		for range 2 {
+			both.Go(func() {
+				if out, errs, code := r.shunt("stop"); code != 0 || out+errs != "" {
+					t.Errorf("one of two stops, daemon dead %v: exit code %d, %q, %q", dead, code, out, errs)
+				}
+			})
+		}
+		both.Wait()
+		r.nothing()
+		r.ping()
+	}
 }
 
 // TestStopFails: what cannot be removed is named, and once it is out of the way, "stop"
