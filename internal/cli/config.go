@@ -26,7 +26,7 @@ func (e *env) configCommand() *cobra.Command {
 }
 
 func (e *env) configCheck() *cobra.Command {
-	return &cobra.Command{
+	return takesFile(&cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Check a file without using it",
 		Long: `Reads a configuration file as "shunt run" would, and reports the first wrong line with
@@ -45,7 +45,7 @@ what is allowed there. Neither a daemon nor root is needed. Exit code 0: valid; 
 			}
 			return err
 		},
-	}
+	})
 }
 
 func (e *env) configShow() *cobra.Command {

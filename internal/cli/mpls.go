@@ -248,7 +248,7 @@ adjacencies that come and go. It goes on until Ctrl-C.`,
 }
 
 func (e *env) mplsApply() *cobra.Command {
-	return e.reader(&cobra.Command{
+	return takesFile(e.reader(&cobra.Command{
 		Use:   "apply FILE",
 		Short: "Make many changes as one",
 		Long: `Makes all the changes of a file, or of stdin (-), or none of them. A line is what would stand
@@ -278,7 +278,7 @@ number, before the daemon is asked.`,
 			}
 			return e.mplsSend(cmd.Context(), lines)
 		},
-	})
+	}))
 }
 
 // readLines reads what apply takes, without comments and empty lines. Lines are numbered from 1,

@@ -104,6 +104,9 @@ func oneLine(err error) string {
 	return strings.Join(parts, "; ")
 }
 
+// Commands returns the tree of commands: packaging/gen makes manual pages and completion from it.
+func Commands() *cobra.Command { return (&env{out: io.Discard, err: io.Discard}).root() }
+
 // root builds the tree of commands.
 func (e *env) root() *cobra.Command {
 	root := &cobra.Command{
@@ -125,7 +128,8 @@ lease that the kernel must prove again, and any change it announces is obeyed at
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.CompletionOptions.DisableDefaultCmd = true
+	root.CompletionOptions.DisableDefaultCmd = true // the package has the scripts
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	root.SetHelpCommand(helpCommand())
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetOut(e.out)

@@ -54,6 +54,8 @@ With --replace a daemon that lives is ended first, in this way: not a packet is 
 	flags.StringVar(&file, "config", "", "TOML `file` with the configuration (default "+config.DefaultFile+", if it exists)")
 	flags.BoolVar(&replace, "replace", false, "take over from the daemon that lives, without a gap")
 	flags.StringArrayVar(&ports, "port", nil, "`interface` to attach to, wildcards allowed; may be repeated")
+	cmd.MarkFlagFilename("config", "toml")
+	cmd.RegisterFlagCompletionFunc("port", interfaces)
 	// Words, not numbers: Config.Set judges them as it judges the file's.
 	flags.String("xdp", string(config.XDPAuto), "where to use XDP, a `mode`: auto, on or off")
 	flags.String("threshold", fmt.Sprint(config.DefaultThreshold), "`packets` before a flow is learned")
