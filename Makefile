@@ -25,7 +25,7 @@ BENCHES := firewall flows rules tcp connections instructions changes attacks lab
 # The cases of `shunt bench instructions` that are ours to change.
 OURS := shunt-xdp shunt-xdp6 shunt-tc shunt-tax shunt-swap shunt-php shunt-pop shunt-push shunt-pop-swap
 
-.PHONY: help deps go root generate build test test-noisy test-vm interop conformance change chaos fuzz demo bench bench-check bench-baseline lint fmt clean
+.PHONY: help deps go root generate build deb test test-noisy test-vm interop conformance change chaos fuzz demo bench bench-check bench-baseline lint fmt clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -57,6 +57,10 @@ $(GENERATED) &: $(wildcard bpf/*.c bpf/*.h internal/dataplane/gen.go internal/da
 
 build: deps generate ## build build/shunt
 	go build -buildvcs=auto -trimpath -o build/shunt ./cmd/shunt
+
+deb: build ## build the Debian package, build/shunt_VERSION_ARCH.deb
+	go build -buildvcs=auto -trimpath -ldflags '-s -w' -o build/deb/shunt ./cmd/shunt
+	packaging/deb/build.sh build/deb/shunt build
 
 test: root build lint ## check and test everything, Debian's kernels in short; needs root
 	go run ./test/run
