@@ -179,7 +179,6 @@ enum slot_flag {
 	SLOT_CT = 16,			/* conntrack knows the flow */
 	SLOT_PAIRED = 32,		/* new addresses, ports and oif are known: so is the reverse key */
 	SLOT_LSP = 64,			/* its packets get labels (lsp.h): XDP sends them to where that is done */
-	SLOT_ZONED = 128,		/* conntrack cannot be asked about it (ends.h): another zone, or no look-up */
 };
 
 enum port_flag {
@@ -218,7 +217,8 @@ struct slot {
 	/* line 0: whose it is, and whether it may be used */
 	__u32 seq;
 	__u32 gen;			/* generation of the sighting it was learned from */
-	__u32 lease;			/* jiffies at which it ends */
+	__u32 lease;			/* jiffies at which it ends; SEEN: those of the last request for be-liberal, or
+					 * after a SYN on a liberal connection the number that acknowledges that SYN */
 	__u8 state;			/* enum slot_state; these four are also read as one word */
 	__u8 dscp_in;			/* TOS or traffic class without ECN, as it comes in */
 	__u8 flags;			/* enum slot_flag */
@@ -241,7 +241,7 @@ struct slot {
 	__u8 dmac_out[6], smac_out[6];
 	__u32 l3_step;			/* of TTL, protocol and IPv4 checksum: edit_ipv4() */
 	__u64 packets, bytes;		/* repeated; bytes of IP */
-	__u32 tcp_seq, tcp_ack;		/* end of the last segment seen, and what it acknowledged */
+	__u32 tcp_seq, tcp_ack;		/* furthest end of a segment seen, and what the last one acknowledged */
 	__u32 mark;			/* of the skb, for TC */
 	__u16 tcp_wnd;			/* window field last seen */
 	__u16 watch;			/* control.watch of when tcp_* were taken; 0: never */
@@ -249,8 +249,7 @@ struct slot {
 	struct flow_words in6, out6;
 	__u32 priority;			/* of the skb, for TC */
 	__u32 born;			/* jiffies when it was first armed */
-	__u16 asked;			/* jiffies of the last request for be-liberal; after a SYN on a liberal connection
-					 * the lower half of the number that acknowledges that SYN */
+	__u16 zone;			/* conntrack's, of this direction */
 	__u8 given, taken;		/* marked packets that XDP gave to TC ingress, and that came there */
 	__u16 renewals;			/* leases proved again; stays at the most that it can be */
 	__u16 spent;			/* jiffies when a bound of policy was found to be passed; 0: it was not */

@@ -7,6 +7,7 @@
 #define SHUNT_ARM_H
 
 #include "differ.h"
+#include "unsettled.h"
 #include "verdict.h"
 
 /* The daemon may be told of a change between sighting and now, and go through the armed slots
@@ -20,14 +21,16 @@ static __always_inline void slot_tell(struct slot *s, const struct sighting *g)
 
 	forget(bits);		/* that there was one word of them when it was compiled */
 	__sync_fetch_and_or(&bits[n / 64], 1ull << n % 64);
+	if (proto_of(&g->key) == IPPROTO_TCP)
+		slot_unsettled(s);
 	asm volatile("" ::: "memory");
 	if (g->clock != ctl.clock)
 		s->gen = GEN_NEVER;
 }
 
 /* From now on evidence counts. Conntrack has checked every packet until be-liberal was set, so its numbers are
- * believed, not those of a packet that may have been forged since. If they are far from it, be-liberal is older
- * and conntrack's numbers too: then the other direction must agree (slot_pair()). */
+ * believed, and those of a packet that follows them: they stand still where be-liberal is older. If they are far
+ * from it, the other direction must agree (slot_pair()). */
 static __always_inline void slot_evidence(struct slot *s, const struct lesson *l)
 {
 	if (!(l->flags & SLOT_LIBERAL) || s->flags & SLOT_LIBERAL)
@@ -36,8 +39,8 @@ static __always_inline void slot_evidence(struct slot *s, const struct lesson *l
 		s->watch = 0;
 		return;
 	}
-	s->tcp_seq = l->end;
-	s->tcp_ack = l->ack;
+	s->tcp_seq = further(s->tcp_seq, l->end);
+	s->tcp_ack = further(s->tcp_ack, l->ack);
 }
 
 /* The only place where a slot becomes armed. */
@@ -76,6 +79,7 @@ static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *sk
 	s->label_in = g->label;
 	s->mtu = l->mtu;
 	s->tcp_scale = l->scale;
+	s->zone = l->zone;
 	s->why = reason;
 	__builtin_memcpy(&s->saddr, &l->rw, 32);
 	if (family_of(&g->key) == 6)
@@ -90,7 +94,7 @@ static __always_inline enum reason slot_arm(struct slot *s, struct __sk_buff *sk
 
 /* A connection's other direction must be found from either side, so that one FIN or
  * RST closes both: give it a slot that knows its reverse key, if it has none. Not static: see learn(). */
-__noinline int slot_pair(struct slot *s, __u32 reverse_scale)
+__noinline int slot_pair(struct slot *s, __u32 reverse_scale, __u32 reverse_zone)
 {
 	struct flow_words w = {};
 	struct flow_key k;
@@ -120,10 +124,13 @@ __noinline int slot_pair(struct slot *s, __u32 reverse_scale)
 	rev->oif = port_of(&s->key);
 	rev->gen = s->gen;
 	rev->tcp_scale = reverse_scale;
-	rev->flags |= SLOT_PAIRED | (s->flags & (SLOT_LIBERAL | SLOT_ZONED));
+	rev->zone = reverse_zone;
+	rev->flags |= SLOT_PAIRED | (s->flags & SLOT_LIBERAL);
 	if (s->flags & SLOT_LIBERAL && !agree) {
 		rev->tcp_seq = s->tcp_ack;
 		rev->tcp_ack = s->tcp_seq;
+		rev->tcp_wnd = 0;	/* nobody acknowledged that: state.known in unsettled.go */
+		rev->count = 0;
 		rev->watch = s->watch;
 	}
 	flow_unlock(rev);

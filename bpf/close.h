@@ -21,7 +21,7 @@ enum odd_bit { ODD = 1, UNSURE = 2 };
 static __always_inline int refuses_syn(const struct closing *c, const struct slot *s)
 {
 	return (c->flags & (TCP_RST | TCP_ACK)) == (TCP_RST | TCP_ACK) && s->state == SLOT_SEEN &&
-	       s->flags & SLOT_LIBERAL && s->asked == (__u16)c->ack;
+	       s->flags & SLOT_LIBERAL && s->lease == c->ack;
 }
 
 /* Does this FIN or RST belong to the connection as these two entries know it? It does if it follows the last
@@ -70,6 +70,7 @@ static __always_inline void tell_reset(const struct closing *c, const struct slo
 	e->kind = EVENT_RESET;
 	e->family = family_of(&c->key);
 	e->proto = proto_of(&c->key);
+	e->zone = s->zone;
 	e->sport = c->key.sport;
 	e->dport = c->key.dport;
 	if (e->family == 4) {
@@ -100,6 +101,7 @@ static __always_inline void slot_forget(struct slot *s)
 	s->flags = 0;
 	s->tcp_wnd = 0;
 	s->watch = 0;
+	s->zone = 0;
 }
 
 /* `seq` as flow_find() read it; if a writer was faster, it may have armed the slot just
@@ -117,8 +119,8 @@ static __always_inline void slot_close(struct slot *s, __u32 seq, const struct f
 			s->count = 0;
 			s->lease = lease;
 			if (c->reason == REASON_TCP_SYN) {
-				if ((s->flags & (SLOT_LIBERAL | SLOT_ZONED)) == SLOT_LIBERAL)
-					s->asked = c->seq + 1;
+				if (s->flags & SLOT_LIBERAL && is_askable(s))
+					s->lease = c->seq + 1;
 				else
 					slot_forget(s);
 			}
@@ -151,7 +153,7 @@ __noinline int flow_close(struct closing *c)
 		reverse_key(s, &k, &w);
 		rev = flow_find(&k, &w, &back);
 	}
-	c->zoned |= s->flags & SLOT_ZONED;
+	c->zoned |= !!s->zone;
 	if (c->reason == REASON_TCP_CLOSE) {
 		if (!c->fits && !belongs(c, s, rev)) {
 			c->known = is_known(s, rev);

@@ -47,7 +47,7 @@ struct closing {
 	__u8 flags;		/* enum tcp_flag */
 	__u8 dmac[6];
 	__u8 odd;		/* enum odd_bit */
-	__u8 zoned;		/* conntrack cannot be asked about it */
+	__u8 zoned;		/* in another zone: conntrack cannot be asked about it */
 	__u8 known;		/* there is an entry that counts */
 	__u8 fits;		/* and it fits one */
 	__u8 alone;		/* there is none for its direction and port */
@@ -62,7 +62,7 @@ struct search {
 	__u32 fits;
 	__u32 bucket, way;	/* of the last entry that counts */
 	__u32 known;		/* there was one */
-	__u32 zoned;		/* conntrack cannot be asked about one of them */
+	__u32 zoned;		/* one of its direction is in another zone */
 };
 
 static long search_port(void *map, const __u32 *port, struct port *row, struct search *q)
@@ -75,7 +75,7 @@ static long search_port(void *map, const __u32 *port, struct port *row, struct s
 	if (!s || !(s->flags & SLOT_LIBERAL) || !is_watched(s))
 		return 0;
 	q->known = 1;
-	q->zoned |= s->flags & SLOT_ZONED;
+	q->zoned |= !q->reverse && s->zone;
 	q->bucket = at.bucket;
 	q->way = at.way;
 	q->fits = q->reverse ? in_reach(q->seq, s->tcp_ack, reach_of(s)) : in_reach(q->seq, s->tcp_seq, MAXACKWINDOW);

@@ -23,6 +23,7 @@ struct lesson {
 	__u8 flags;
 	__u8 scale, reverse_scale;	/* of the windows that the two sides advertise */
 	__u32 end, ack;		/* where conntrack saw this direction last */
+	__u16 zone, reverse_zone;	/* conntrack's, of the two directions */
 };
 
 /* Addresses, ports and checksum, then the MACs: the rewrite without the index of the

@@ -25,7 +25,7 @@ extern struct nf_conn *CT_LOOKUP(LOAD_CONTEXT *ctx, struct bpf_sock_tuple *tuple
 extern void bpf_ct_release(struct nf_conn *ct) __ksym __weak;
 
 /* Is conntrack's window check off for this segment's connection? If conntrack cannot be asked, the answer is what
- * the entries say. Not static: the verifier looks at it once. */
+ * the entries say: they were liberal. Not static: the verifier looks at it once. */
 __noinline int is_liberal(LOAD_CONTEXT *ctx, const struct closing *c)
 {
 	struct bpf_ct_opts opts = { .netns_id = BPF_F_CURRENT_NETNS, .l4proto = IPPROTO_TCP };
@@ -36,8 +36,8 @@ __noinline int is_liberal(LOAD_CONTEXT *ctx, const struct closing *c)
 
 	if (!c)			/* never, but the verifier asks */
 		return 1;
-	if (!has_lookups())
-		return c->zoned;
+	if (c->zoned || !has_lookups())
+		return 1;
 	if (family_of(&c->key) == 4) {
 		t.ipv4.saddr = c->key.saddr;
 		t.ipv4.daddr = c->key.daddr;
@@ -54,7 +54,7 @@ __noinline int is_liberal(LOAD_CONTEXT *ctx, const struct closing *c)
 	}
 	ct = CT_LOOKUP(ctx, &t, size, &opts, sizeof(opts));
 	if (!ct)
-		return c->zoned;
+		return 0;
 	flags = BPF_CORE_READ(ct, proto.tcp.seen[0].flags) | BPF_CORE_READ(ct, proto.tcp.seen[1].flags);
 	bpf_ct_release(ct);
 	return flags & IP_CT_TCP_FLAG_BE_LIBERAL;

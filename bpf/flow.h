@@ -185,10 +185,10 @@ static __always_inline void slot_init(struct slot *s, const struct flow_key *k,
 	s->spent = 0;
 	s->tcp_scale = 0;
 	s->watch = 0;
+	s->zone = 0;
 	s->count = 0;
 	s->seen = now;
-	s->lease = now;
-	s->asked = now - ctl.hz;
+	s->lease = now - ctl.hz;	/* be-liberal may be asked for at once */
 	s->given = 0;
 	s->taken = 0;
 }
@@ -369,28 +369,6 @@ static __always_inline int flow_good(const struct slot *s, const struct frame *f
 	if (f->family == 6)
 		differ |= label_of(f) ^ s->label_in;
 	return !differ;
-}
-
-/* A packet that conntrack does not see moves the evidence if conntrack would have taken it. */
-static __always_inline void flow_evidence(struct slot *s, const struct frame *f)
-{
-	__u32 end, ack;
-
-	if (!has_evidence(f))
-		return;
-	end = end_of(f);
-	ack = ack_of(f);
-	if (mostly(evidence_follows(s, end, ack)))
-		evidence_put(s, f, end, ack);
-}
-
-/* While conntrack checks windows itself, any packet moves it: nothing is judged by it yet. */
-static __always_inline void flow_evidence_any(struct slot *s, const struct frame *f)
-{
-	if (!has_evidence(f))
-		return;
-	evidence_put(s, f, end_of(f), ack_of(f));
-	s->watch = ctl.watch;
 }
 
 /* One hit. Plain additions: a flow stays on one CPU (RSS); where it does not, figures

@@ -13,6 +13,7 @@
 #include "arm.h"
 #include "verdict.h"
 #include "policy.h"
+#include "conntrack.h"
 
 /* Does conntrack look at this family in this namespace? Its hook in PRE_ROUTING has a
  * priority of its own (ipv4_conntrack_ops); hook ops follow the hooks in memory. */
@@ -107,24 +108,16 @@ static __always_inline int ct_has_helper(struct nf_conn *ct, unsigned long statu
 	return BPF_CORE_READ(help, helper) != 0;
 }
 
-/* The zone of the original direction (nf_ct_zone_id()): ct_zone may be set for one direction alone. */
-static __always_inline __u16 original_zone(struct nf_conn *ct)
-{
-	if (!bpf_core_field_exists(ct->zone.id) || !(BPF_CORE_READ(ct, zone.dir) & 1 << IP_CT_DIR_ORIGINAL))
-		return 0;
-	return BPF_CORE_READ(ct, zone.id);
-}
-
 /* Please set be-liberal: asked at most four times a second per flow. */
 static __always_inline void ask_liberal(struct nf_conn *ct, struct slot *s, __u8 family)
 {
-	__u16 now = now_jiffies();
+	__u32 now = now_jiffies() - ctl.hz / 20;	/* an armed entry's last NAPI poll is over, too: poll_goes_on() */
 	struct event *e;
 	struct tuple t;
 
-	if ((__u16)(now - s->asked) < ctl.hz / 4)
+	if (now - s->lease < ctl.hz / 4)
 		return;
-	s->asked = now;
+	s->lease = now;
 	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 	if (!e)
 		return;
@@ -132,7 +125,7 @@ static __always_inline void ask_liberal(struct nf_conn *ct, struct slot *s, __u8
 	e->kind = EVENT_LIBERAL;
 	e->family = family;
 	e->proto = IPPROTO_TCP;
-	e->zone = original_zone(ct);
+	e->zone = ct_zone(ct, IP_CT_DIR_ORIGINAL);
 	e->sport = t.sport;
 	e->dport = t.dport;
 	e->pad = 0;
@@ -224,8 +217,8 @@ __noinline enum reason learn_conntrack(struct __sk_buff *skb, const struct sight
 	if (l->lease > (__u32)left / 2)
 		l->lease = left / 2;
 	l->flags |= SLOT_CT;
-	if (!has_lookups() || (bpf_core_field_exists(ct->zone.id) && BPF_CORE_READ(ct, zone.id)))
-		l->flags |= SLOT_ZONED;
+	l->zone = ct_zone(ct, dir);
+	l->reverse_zone = ct_zone(ct, !dir);
 	/* their state machines live by chunks that conntrack would not see */
 	if (proto_of(&g->key) == IPPROTO_SCTP || proto_of(&g->key) == IPPROTO_DCCP)
 		return REASON_CT_NOT_ESTABLISHED;
@@ -485,7 +478,7 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 		l.flags |= SLOT_XDP;
 	reason = slot_arm(s, skb, g, &l);
 	if (reason == REASON_LEARNED && proto_of(&g->key) == IPPROTO_TCP)
-		slot_pair(s, l.reverse_scale);
+		slot_pair(s, l.reverse_scale, l.reverse_zone);
 	return reason;
 }
 

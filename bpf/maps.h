@@ -2,7 +2,7 @@
 /*
  * maps.h: all maps, each with its writers and readers. All of them are pinned, so
  * the data path goes on without the daemon, and a new daemon finds it as it was.
- * The sizes of `flows`, `armed`, `sightings`, `counters`, `notebooks` and `transmits` are set at
+ * The sizes of `flows`, `armed`, `unsettled`, `sightings`, `counters`, `notebooks` and `transmits` are set at
  * load time (internal/dataplane); here they are short, because each object holds their zeros.
  */
 #ifndef SHUNT_MAPS_H
@@ -34,6 +34,10 @@ struct bucket flows[BUCKETS] SEC(".data.flows");
 /* One bit per slot: may be armed. TC egress sets them; the daemon, which goes through them when
  * it must put entries out of use, clears those that are armed no longer. */
 __u64 armed[1] SEC(".data.armed");
+
+/* One bit per slot: the kernel saw a TCP packet of a flow that was repeated before, so conntrack's timer may be due for a correction
+ * once the flow is quiet. TC egress and both ingress programs set them; the daemon clears them (Plane.Unsettled). */
+__u64 unsettled[1] SEC(".data.unsettled");
 
 /* TC ingress writes, TC egress reads, on the same CPU. For each CPU SIGHTINGS rows. */
 struct sighting sightings[1] SEC(".data.sightings");

@@ -224,9 +224,28 @@ static __always_inline int judge(struct __sk_buff *skb, struct sk_buff *k, struc
 		return repeat(skb, k, f, s, &at, c, counted);
 	if (!counted || ctl.no_marks || f->data + f->len > f->end)
 		reason = flow_slow(s, f, reason);
-	if (is_due(reason))
+	if (is_due(reason)) {
 		sight(g, skb, k, f, &at);
+		if (s->flags & SLOT_CT && f->proto == IPPROTO_TCP)
+			slot_unsettled(s);
+	}
 	return leave(c, reason, NEXT);
+}
+
+/* In a pause. Not static, as slot_sweep() is not. */
+__noinline int watch(struct __sk_buff *skb)
+{
+	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
+	struct frame f = { .port = skb->ifindex };
+	struct place at;
+	struct slot *s;
+
+	if (skb->vlan_present || inspect(skb, k, &f) || parse(&f, f.family) || !take_frame(&f, skb))
+		return 0;
+	s = flow_find(&f.key, &f.in6, &at);
+	if (s)
+		flow_watch(s, &f);
+	return 0;
 }
 
 /* `after_xdp`: the XDP program saw the packet first and marked it if something is due.
@@ -237,8 +256,11 @@ static __always_inline int ingress(struct __sk_buff *skb, struct sighting *g, st
 	enum reason reason;
 	struct frame f;
 
-	if (ctl.paused)
+	if (ctl.paused) {
+		if (!after_xdp)
+			watch(skb);
 		return leave(c, REASON_PAUSED, NEXT);
+	}
 	if (BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL)
 		c->partial++;
 	if (skb->vlan_present)

@@ -11,6 +11,7 @@
 #include "ends.h"
 #include "edit.h"
 #include "sample.h"
+#include "unsettled.h"
 #include "meter.h"
 
 /* TC ingress must look at this packet too. */
@@ -200,6 +201,8 @@ __noinline enum reason doubt(struct xdp_md *ctx, struct slot *s, __u32 *seq)
 	if (!s || !seq || !packet_of(&f, ctx))	/* never, but the verifier asks */
 		return REASON_RUNT;
 	reason = excluded(&f);
+	if (reason == REASON_PAUSED)
+		flow_watch(s, &f);
 	if (reason)
 		return reason;
 	if (is_off(f.proto))

@@ -237,6 +237,11 @@ func (d *Daemon) serve(ctx context.Context) error {
 		return err
 	}
 	defer ct.Close()
+	books := &books{plane: d.plane, hz: d.hz, now: d.jiffiesNow, log: d.log}
+	if books.ct, err = kernel.OpenConntrack(); err != nil {
+		return err
+	}
+	defer books.ct.Close()
 	resolver, err := kernel.OpenResolver()
 	if err != nil {
 		return err
@@ -274,13 +279,19 @@ func (d *Daemon) serve(ctx context.Context) error {
 	g.Go(func() error { follow(func() { d.follow(ctx, watcher.Next, look) }); return nil })
 	g.Go(func() error { d.labels.run(ctx); return nil })
 	g.Go(func() error { d.metrics(ctx); return nil })
+	g.Go(func() error { books.run(ctx); return nil })
 	g.Go(func() error {
 		defer cancel()
 		return d.loop(ctx, look)
 	})
 	d.sayProblems()
 	d.log.Info("ready", "socket", d.paths.Socket(), "state", filepath.Clean(d.paths.State))
-	return g.Wait()
+	err = g.Wait()
+	if d.stopped() {
+		d.plane.Retire() // or a hit would hide from conntrack what follows
+		books.release()
+	}
+	return err
 }
 
 // openPunts opens the socket for labelled packets that are passed up, while there is the right
@@ -316,6 +327,13 @@ func (d *Daemon) beat() error {
 	defer d.mu.Unlock()
 	d.beaten = heartbeat{now, time.Now()}
 	return nil
+}
+
+// jiffiesNow is the data path's clock.
+func (d *Daemon) jiffiesNow() uint32 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.beaten.jiffies + d.jiffies(time.Since(d.beaten.at))
 }
 
 // loop owns the ports. It ends with ctx or by the API's stop.

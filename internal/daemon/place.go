@@ -218,6 +218,7 @@ func CleanUp(paths config.Paths) error {
 				return err
 			}
 		}
+		settleDead(paths)
 		return errors.Join(dataplane.Remove(paths.BPFFS), removePair())
 	}
 	place, err := enterLater(paths)
@@ -225,6 +226,7 @@ func CleanUp(paths config.Paths) error {
 		return err
 	}
 	defer place.close()
+	settleDead(paths)
 	if err := errors.Join(dataplane.Remove(paths.BPFFS), removePair()); err != nil {
 		return err // the lock file stays, and says where to look
 	}

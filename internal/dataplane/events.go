@@ -17,7 +17,7 @@ import (
 // given by the tuple of the direction that the reset came in.
 type Request struct {
 	Reset bool
-	Zone  uint16 // 0 with Reset
+	Zone  uint16
 	Tuple Tuple
 }
 

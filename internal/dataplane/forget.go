@@ -38,6 +38,8 @@ type table struct {
 	slots []byte
 	armed []uint64 // a bit for each slot: it may be armed
 	ctl   []byte
+
+	unsettled []uint64 // a bit for each slot: the kernel saw a TCP packet of it (unsettled.go)
 }
 
 func (p *Plane) mapTable() (err error) {
@@ -46,13 +48,22 @@ func (p *Plane) mapTable() (err error) {
 	if err != nil {
 		return err
 	}
-	words, err := p.mapMemory(armedMap)
-	if err != nil {
+	if t.armed, err = p.mapBits(armedMap); err != nil {
 		return err
 	}
-	t.armed = unsafe.Slice((*uint64)(unsafe.Pointer(&words[0])), len(words)/8)
+	if t.unsettled, err = p.mapBits(unsettledMap); err != nil {
+		return err
+	}
 	t.ctl, err = p.mapMemory(controlMap)
 	return err
+}
+
+func (p *Plane) mapBits(name string) ([]uint64, error) {
+	b, err := p.mapMemory(name)
+	if err != nil {
+		return nil, err
+	}
+	return unsafe.Slice((*uint64)(unsafe.Pointer(&b[0])), len(b)/8), nil
 }
 
 func (p *Plane) mapMemory(name string) ([]byte, error) {

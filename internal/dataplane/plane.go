@@ -34,6 +34,7 @@ const controlMap = ".data.control"
 const (
 	flowsMap     = ".data.flows"
 	armedMap     = ".data.armed"
+	unsettledMap = ".data.unsettled"
 	sightingsMap = ".data.sightings"
 	countersMap  = ".data.counters"
 	transmitsMap = ".data.transmits"
@@ -92,6 +93,7 @@ type Plane struct {
 	refused map[int]error             // ports without the XDP program that is wanted, by ifindex
 	names   map[ebpf.ProgramID]string // other people's tcx programs; the daemon gives up the right to read a name
 	table   table
+	turn    int        // the word of table.unsettled that Unsettled was at
 	raise   sync.Mutex // Bump reads, then writes; Forget clears bits that it alone reads, and reads ports
 	obeyed  []obeyed   // by Forget, a while ago; under raise
 
@@ -215,7 +217,7 @@ func (p *Plane) pin(kind, name string) string {
 
 func sizeSpecs(spec *ebpf.CollectionSpec, o Options) {
 	for name, size := range map[string]int{
-		flowsMap: o.Flows * int(tcAbiSLOT_SIZE), armedMap: o.Flows / 8, sightingsMap: cpus() * sightingsOfCPU,
+		flowsMap: o.Flows * int(tcAbiSLOT_SIZE), armedMap: o.Flows / 8, unsettledMap: o.Flows / 8, sightingsMap: cpus() * sightingsOfCPU,
 		countersMap: cpus() * countersOfCPU, transmitsMap: cpus() * transmitsOfCPU, notebooksMap: cpus() * notebookSize,
 	} {
 		resize(spec, name, size)
@@ -455,6 +457,9 @@ func (p *Plane) Close() error {
 	}
 	return errors.Join(errs...)
 }
+
+// Retire makes every packet the kernel's until the next Open, as Remove does first.
+func (p *Plane) Retire() { p.retire() }
 
 // Remove takes the data path away: all programs from all ports, and everything pinned.
 // From its first moment on no packet is repeated, and if it fails, no packet is until the

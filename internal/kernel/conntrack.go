@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -36,17 +37,21 @@ type Tuple struct {
 // Flags of a TCP connection's direction
 // (include/uapi/linux/netfilter/nf_conntrack_tcp.h).
 const (
-	TCPLiberal   = 0x08 // IP_CT_TCP_FLAG_BE_LIBERAL
-	TCPMaxAckSet = 0x20 // IP_CT_TCP_FLAG_MAXACK_SET
+	TCPLiberal        = 0x08 // IP_CT_TCP_FLAG_BE_LIBERAL
+	TCPUnacknowledged = 0x10 // IP_CT_TCP_FLAG_DATA_UNACKNOWLEDGED: of what this direction sent
+	TCPMaxAckSet      = 0x20 // IP_CT_TCP_FLAG_MAXACK_SET
 )
 
-// Bits of Connection.Status (enum ip_conntrack_status) that tests look at.
+// Bits of Connection.Status (enum ip_conntrack_status).
 const (
 	StatusSeenReply = 1 << 1
 	StatusAssured   = 1 << 2
 	StatusConfirmed = 1 << 3
 	StatusSourceNAT = 1 << 4
 	StatusDestNAT   = 1 << 5
+
+	StatusFixedTimeout = 1 << 10
+	StatusOffload      = 1 << 14
 )
 
 // Connection is an entry of the conntrack table.
@@ -62,6 +67,7 @@ type Connection struct {
 // Conntrack is a ctnetlink socket. Its methods may be called at the same time.
 type Conntrack struct {
 	conn *netlink.Conn
+	mu   sync.Mutex // from a request to its answer
 }
 
 // OpenConntrack opens a ctnetlink socket. It needs CAP_NET_ADMIN.
@@ -70,7 +76,7 @@ func OpenConntrack() (*Conntrack, error) {
 	if err != nil {
 		return nil, fmt.Errorf("conntrack: %w", err)
 	}
-	return &Conntrack{conn}, nil
+	return &Conntrack{conn: conn}, nil
 }
 
 // LoadConntrack has the kernel load the module of conntrack, where it is one and not
@@ -177,6 +183,8 @@ func (c *Conntrack) update(t Tuple, tcp func(*netlink.AttributeEncoder) error, t
 	if err != nil {
 		return fmt.Errorf("conntrack: %v: %w", t, err)
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	_, err = c.conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: ctNew, Flags: netlink.Request | netlink.Acknowledge},
 		Data:   body,
@@ -191,6 +199,19 @@ func (c *Conntrack) update(t Tuple, tcp func(*netlink.AttributeEncoder) error, t
 }
 
 func tcpRequest(t Tuple, tcp func(*netlink.AttributeEncoder) error, timeout uint32) ([]byte, error) {
+	return request(t, func(ae *netlink.AttributeEncoder) {
+		ae.Nested(ctaProtoinfo, func(ae *netlink.AttributeEncoder) error {
+			ae.Nested(ctaProtoinfoTCP, tcp)
+			return nil
+		})
+		if timeout != 0 {
+			ae.Uint32(ctaTimeout, timeout)
+		}
+	})
+}
+
+// request names the TCP connection one of whose directions is t, and what more is to say.
+func request(t Tuple, more func(*netlink.AttributeEncoder)) ([]byte, error) {
 	source, dest := t.Source.Addr().Unmap(), t.Destination.Addr().Unmap()
 	if !source.IsValid() || !dest.IsValid() || source.Is4() != dest.Is4() {
 		return nil, errors.New("addresses of one family are needed")
@@ -221,13 +242,7 @@ func tcpRequest(t Tuple, tcp func(*netlink.AttributeEncoder) error, timeout uint
 	if t.Zone != 0 {
 		ae.Uint16(ctaZone, t.Zone)
 	}
-	ae.Nested(ctaProtoinfo, func(ae *netlink.AttributeEncoder) error {
-		ae.Nested(ctaProtoinfoTCP, tcp)
-		return nil
-	})
-	if timeout != 0 {
-		ae.Uint32(ctaTimeout, timeout)
-	}
+	more(ae)
 	attrs, err := ae.Encode()
 	if err != nil {
 		return nil, err
@@ -242,6 +257,8 @@ func tcpRequest(t Tuple, tcp func(*netlink.AttributeEncoder) error, timeout uint
 // Dump returns the connections of one family, unix.AF_INET or unix.AF_INET6, or of
 // both with unix.AF_UNSPEC.
 func (c *Conntrack) Dump(family uint8) ([]Connection, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	messages, err := nl.Ask(c.conn, ctGet, netlink.Dump, []byte{family, unix.NFNETLINK_V0, 0, 0})
 	if err != nil {
 		return nil, fmt.Errorf("conntrack: dump: %w", err)

@@ -25,16 +25,16 @@ func (b *bench) connection(t *testing.T, v6 bool) (in, out exercise.Packet, ther
 		out.Src = addr("[2001:2:0:19::1]:50000")
 	}
 	s := b.Learned(in, out, b.lease(t))
-	s.Flags |= exercise.FlagLiberal | exercise.FlagCT | exercise.FlagZoned
-	s.TcpSeq, s.TcpAck, s.TcpWnd, s.Watch = 1000, 2000, 500, b.watch()
+	s.Flags |= exercise.FlagLiberal | exercise.FlagCT
+	s.TcpSeq, s.TcpAck, s.TcpWnd, s.Watch, s.Zone = 1000, 2000, 500, b.watch(), 7
 
 	answer, answered := out, in
 	answer.Src, answer.Dst = out.Dst, out.Src
 	answered.Src, answered.Dst = in.Dst, in.Src
 	r := b.Learned(answer, answered, s.Lease)
 	r.Key.Kind, r.Oif = r.Key.Kind%512+uint32(b.WANIndex)*512, uint32(b.LANIndex)
-	r.Flags |= exercise.FlagLiberal | exercise.FlagCT | exercise.FlagZoned
-	r.TcpSeq, r.TcpAck, r.TcpWnd, r.TcpScale, r.Watch = 2000, 1000, 600, 2, b.watch()
+	r.Flags |= exercise.FlagLiberal | exercise.FlagCT
+	r.TcpSeq, r.TcpAck, r.TcpWnd, r.TcpScale, r.Watch, r.Zone = 2000, 1000, 600, 2, b.watch(), 7
 	var err error
 	there, err = b.Put(s)
 	check(t, err)
@@ -314,7 +314,7 @@ func TestResetIsTold(t *testing.T) {
 				continue
 			}
 			b.closes(t, "tc-ingress", b.LANIndex, frame, c.reason)
-			want := dataplane.Request{Reset: true, Tuple: dataplane.Tuple{Source: in.Src, Destination: in.Dst}}
+			want := dataplane.Request{Reset: true, Zone: 7, Tuple: dataplane.Tuple{Source: in.Src, Destination: in.Dst}}
 			select {
 			case got := <-told:
 				if got != want {

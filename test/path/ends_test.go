@@ -42,10 +42,7 @@ func (b *bench) begun(t *testing.T, v6 bool) (in, out exercise.Packet, there, ba
 func (b *bench) unzoned(t *testing.T, v6 bool) (in, out exercise.Packet, there, back exercise.Place) {
 	t.Helper()
 	in, out, there, back = b.connection(t, v6)
-	b.alter(t, there, back, func(s, r *exercise.Slot) {
-		s.Flags &^= exercise.FlagZoned
-		r.Flags &^= exercise.FlagZoned
-	})
+	b.alter(t, there, back, func(s, r *exercise.Slot) { s.Zone, r.Zone = 0, 0 })
 	return in, out, there, back
 }
 

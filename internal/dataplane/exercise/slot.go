@@ -65,7 +65,7 @@ type Slot struct {
 	TcpWnd, Watch    uint16
 	In6, Out6        Words
 	Priority, Born   uint32
-	Asked            uint16
+	Zone             uint16
 	Given, Taken     uint8
 	Renewals, Spent  uint16
 }
@@ -83,7 +83,6 @@ const (
 	FlagCT      = 16
 	FlagPaired  = 32
 	FlagLSP     = 64
-	FlagZoned   = 128
 )
 
 // ways is the number of slots in a bucket.

@@ -42,9 +42,9 @@ enum op { OP_PACKET, OP_TIME, OP_ARM, OP_CLOSE, OP_GENERATION, OP_WRITER, OP_LOO
 
 /* One flow, as it should be. */
 struct record {
-	int known, paired, liberal, zoned;
+	int known, paired, liberal, zone;
 	enum slot_state state;
-	uint32_t count, gen, seq, ack, window, scale, watch, asked;
+	uint32_t count, gen, seq, ack, window, scale, watch;
 	uint64_t seen, lease;
 	struct slot *slot;
 };
@@ -224,9 +224,9 @@ static struct slot *claim(int i)
 		WANT(!owner_of(s)->liberal || !plain || writer, "idle TCP evicted at the last, by key %d", i);
 		*owner_of(s) = (struct record){};
 	}
-	*r = (struct record){ .known = 1, .state = SLOT_SEEN, .slot = s, .seen = now, .lease = now, .asked = s->asked,
+	*r = (struct record){ .known = 1, .state = SLOT_SEEN, .slot = s, .seen = now, .lease = now - ctl.hz,
 			      .seq = s->tcp_seq, .ack = s->tcp_ack };	/* worth nothing without a watch */
-	WANT(!s->tcp_wnd && !s->tcp_scale && !s->watch, "no evidence of another flow");
+	WANT(!s->tcp_wnd && !s->tcp_scale && !s->watch && !s->zone, "no evidence of another flow");
 	return s;
 }
 
@@ -248,11 +248,17 @@ static int slow_follows(uint32_t number, uint32_t last)
 	return near(number, last, 8 << 20) && number != last + (8 << 20);
 }
 
+/* Has this side sent all of a segment before, not over 1 MB ago? */
+static int slow_again(uint32_t end, uint32_t furthest)
+{
+	return near(end, furthest, 1 << 20) && (int32_t)(end - furthest) <= 0;
+}
+
 /* What a packet does to what is known of key i. */
 static void evidence(int i, uint32_t seq, uint32_t ack, uint16_t window, int hit, int other_station)
 {
 	struct record *r = &records[i], *rev = &records[i ^ 1];
-	int moves = slow_follows(seq + 100, r->seq) && slow_follows(ack, r->ack);
+	int follows = slow_follows(seq + 100, r->seq) && slow_follows(ack, r->ack), moves = follows;
 
 	if (!hit && !moves && r->paired && rev->known && slow_watched(rev))
 		moves = near(seq + 100, rev->ack, slow_window(r, slow_window(rev, 8 << 20))) &&
@@ -261,7 +267,8 @@ static void evidence(int i, uint32_t seq, uint32_t ack, uint16_t window, int hit
 		moves = 1;
 	if (!moves)
 		return;
-	r->seq = seq + 100;
+	if (!follows || !(hit || r->watch) || !slow_again(seq + 100, r->seq))
+		r->seq = seq + 100;
 	r->ack = ack;
 	r->window = window;
 	if (!hit)
@@ -282,9 +289,9 @@ static void packet(int i, struct input *in)
 	if (edge == 1) {	/* about as far as the next one may be */
 		seq = r->seq + (8 << 20) - 100 - (seq & 3);
 		ack = r->ack + (ack & 1);
-	} else if (edge == 2) {
-		seq = r->seq - 100;
-		ack = r->ack - (8 << 20) - 1 + (ack & 3);
+	} else if (edge == 2) {	/* sent again, or about as far behind as that may be */
+		ack = ack & 1 << 9 ? r->ack : r->ack - (8 << 20) - 1 + (ack & 3);
+		seq = r->seq - 100 - (seq & 1 << 9 ? (1 << 20) - 1 + (seq & 3) : seq & 3);
 	} else if (edge == 3) {	/* where the other side says */
 		seq = records[i ^ 1].ack - 100 + (int8_t)seq;
 		ack = records[i ^ 1].seq + (int8_t)ack;
@@ -360,12 +367,12 @@ static void arm(int i, struct input *in)
 	memcpy(s->dmac_in, x.bytes, 12);
 	s->dscp_in = tos_of(&x.f) & 0xfc;
 	s->label_in = label_of(&x.f);
-	s->flags = flags & (SLOT_XDP | SLOT_DRAIN | SLOT_LIBERAL | SLOT_PAIRED | SLOT_ZONED);
+	s->flags = flags & (SLOT_XDP | SLOT_DRAIN | SLOT_LIBERAL | SLOT_PAIRED);
+	s->zone = r->zone = flags >> 7 ? 40000 + i : 0;
 	s->tcp_scale = r->scale = take8(in) % 15;	/* RFC 7323 2.2 */
 	s->given = flags >> 4;
 	r->paired = flags & SLOT_PAIRED;
 	r->liberal = flags & SLOT_LIBERAL;
-	r->zoned = flags & SLOT_ZONED;
 	s->state = r->state = SLOT_ARMED;
 	s->gen = r->gen = ctl.gen;
 	s->count = r->count = 0;

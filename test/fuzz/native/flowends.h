@@ -35,7 +35,7 @@ static int counting(int i, int keys[2])
 }
 
 /* The same for all its keys: does one fit? 0: none does. `at` is the one of i's direction that does, or -1; `zoned`:
- * one is of another conntrack zone. */
+ * one of i's direction is of another conntrack zone. */
 static int slow_search(int i, uint32_t seq, int *at, int *zoned)
 {
 	int keys[2], n = counting(i, keys), answers[2], m = 0;
@@ -43,7 +43,7 @@ static int slow_search(int i, uint32_t seq, int *at, int *zoned)
 	*at = -1;
 	*zoned = 0;
 	for (int j = 0; j < n; j++)
-		*zoned |= !!records[keys[j]].zoned;
+		*zoned |= !!records[keys[j]].zone;
 	for (int j = 0; j < n; j++)
 		if (near(seq, records[keys[j]].seq, 66000)) {
 			*at = keys[j];
@@ -51,8 +51,6 @@ static int slow_search(int i, uint32_t seq, int *at, int *zoned)
 		}
 	if (n && records[keys[n - 1]].paired)
 		m = counting(i ^ 1, answers);
-	for (int j = 0; j < m; j++)
-		*zoned |= !!records[answers[j]].zoned;
 	for (int j = 0; j < m; j++)
 		if (near(seq, records[answers[j]].ack, slow_reach(&records[answers[j]])))
 			return 1;
@@ -62,7 +60,7 @@ static int slow_search(int i, uint32_t seq, int *at, int *zoned)
 static void slow_forget(struct record *r)
 {
 	r->window = r->watch = 0;
-	r->paired = r->liberal = r->zoned = 0;
+	r->paired = r->liberal = r->zone = 0;
 }
 
 static void slow_close(struct record *r, uint32_t seq, enum slot_state state)
@@ -74,8 +72,8 @@ static void slow_close(struct record *r, uint32_t seq, enum slot_state state)
 	r->lease = now + (state == SLOT_CLOSED ? ctl.lease : 0);
 	if (state == SLOT_CLOSED)
 		return;
-	if (r->liberal && !r->zoned)
-		r->asked = (uint16_t)(seq + 1);
+	if (r->liberal && !r->zone)	/* instead of a time */
+		r->lease = (uint64_t)(uint32_t)(seq + 1) - clock_from;
 	else
 		slow_forget(r);
 }
@@ -93,7 +91,9 @@ static struct record *reverse_of(int i)
 	return records[i].known && records[i].paired && records[i ^ 1].known ? &records[i ^ 1] : 0;
 }
 
-/* Is conntrack told of a reset by the entry of key i? */
+/* Is conntrack told of a reset by the entry of key i? told_zone: of which zone. */
+static int told_zone;
+
 static int is_told(int i, uint32_t seq, unsigned flags, int stranger)
 {
 	const struct record *r = &records[i], *rev = reverse_of(i);
@@ -102,7 +102,10 @@ static int is_told(int i, uint32_t seq, unsigned flags, int stranger)
 		return 0;
 	if (stranger && r->state == SLOT_ARMED)
 		return 0;
-	return (slow_watched(r) && seq == r->seq) || (rev && slow_watched(rev) && seq == rev->ack);
+	if (!(slow_watched(r) && seq == r->seq) && !(rev && slow_watched(rev) && seq == rev->ack))
+		return 0;
+	told_zone = r->zone;
+	return 1;
 }
 
 /* What must become of a FIN or RST that does not fit its own entries: 1: dropped. */
@@ -127,7 +130,7 @@ static int slow_doubt(int i, uint32_t seq, unsigned flags, int stranger, unsigne
 	}
 	if (!known && !counting(i, keys))
 		return 0;
-	if (native_tracked ? native_ct.proto.tcp.seen[1].flags : zoned || (r->known && r->zoned))
+	if (zoned || (r->known && r->zone) || (native_tracked && native_ct.proto.tcp.seen[1].flags))
 		return 1;
 	slow_renounce(r);
 	slow_renounce(rev);
@@ -139,7 +142,7 @@ static void close_flow(int i, struct input *in)
 {
 	unsigned flags = take8(in), near_by = take8(in), told = native_events, before = told, tracked = take8(in);
 	struct record *r = &records[i], *rev = &records[i ^ 1];
-	uint32_t seq = take32(in), ack = seq << 16 | r->asked;
+	uint32_t seq = take32(in), ack = r->lease + clock_from;
 	const struct event *e = (void *)native_event;
 	enum reason reason, want;
 	struct segment x;
@@ -177,7 +180,7 @@ static void close_flow(int i, struct input *in)
 	WANT(reason == want, "reason %d for key %d, not %d", want, i, reason);
 	WANT(native_events == told, "resets of key %d are told: %u", i, told);
 	if (told != before)
-		WANT(e->kind == EVENT_RESET && e->sport == x.f.key.sport && e->dport == x.f.key.dport &&
+		WANT(e->kind == EVENT_RESET && e->sport == x.f.key.sport && e->dport == x.f.key.dport && e->zone == told_zone &&
 		     e->saddr[is_six(i) ? 3 : 0] == x.f.key.saddr && e->daddr[is_six(i) ? 3 : 0] == x.f.key.daddr,
 		     "whose reset it is");
 }
