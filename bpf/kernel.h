@@ -95,7 +95,8 @@ struct nf_conntrack_helper;
 struct nf_conn_help { struct nf_conntrack_helper *helper; } CORE;
 struct ip_ct_tcp_state { __u32 td_end, td_maxack; __u8 td_scale, flags; } CORE;
 struct ip_ct_tcp { struct ip_ct_tcp_state seen[2]; __u8 state; } CORE;
-union nf_conntrack_proto { struct ip_ct_tcp tcp; } CORE;
+struct nf_ct_udp { unsigned long stream_ts; } CORE;
+union nf_conntrack_proto { struct ip_ct_tcp tcp; struct nf_ct_udp udp; } CORE;
 struct nf_conn {
 	__u32 timeout;
 	struct nf_conntrack_zone zone;

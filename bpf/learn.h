@@ -173,6 +173,15 @@ static __always_inline enum reason learn_tcp(struct nf_conn *ct, int dir, struct
 	return REASON_LEARNED;
 }
 
+/* Jiffies until conntrack may take an answered UDP flow for a stream: its first packet after that makes it ASSURED and
+ * gives it the longer timeout (nf_conntrack_udp_packet()), so the lease ends then. */
+static __always_inline __u32 until_stream(struct nf_conn *ct, __u32 lease)
+{
+	__u32 left = (__u32)BPF_CORE_READ(ct, proto.udp.stream_ts) + 1 - now_jiffies();
+
+	return left - 1 < lease ? left : lease;
+}
+
 /* What conntrack says of the two ends. Not static: see learn(). */
 __noinline enum reason learn_conntrack(struct __sk_buff *skb, const struct sighting *g, struct slot *s, struct lesson *l)
 {
@@ -216,6 +225,8 @@ __noinline enum reason learn_conntrack(struct __sk_buff *skb, const struct sight
 		return REASON_CT_EXPIRING;
 	if (l->lease > (__u32)left / 2)
 		l->lease = left / 2;
+	if (proto_of(&g->key) == IPPROTO_UDP)
+		l->lease = until_stream(ct, l->lease);
 	l->flags |= SLOT_CT;
 	l->zone = ct_zone(ct, dir);
 	l->reverse_zone = ct_zone(ct, !dir);

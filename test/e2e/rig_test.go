@@ -305,7 +305,7 @@ func (r *rig) ping() {
 func (r *rig) listenUDP(n *lab.NS, at netip.AddrPort) (c *net.UDPConn) {
 	r.t.Helper()
 	r.must(n.Do(func() (err error) {
-		c, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
+		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 		return err
 	}))
 	r.t.Cleanup(func() { c.Close() })
@@ -315,7 +315,7 @@ func (r *rig) listenUDP(n *lab.NS, at netip.AddrPort) (c *net.UDPConn) {
 func (r *rig) dialUDP(n *lab.NS, from, to netip.AddrPort) (c *net.UDPConn) {
 	r.t.Helper()
 	r.must(n.Do(func() (err error) {
-		c, err = net.DialUDP("udp4", net.UDPAddrFromAddrPort(from), net.UDPAddrFromAddrPort(to))
+		c, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(from), net.UDPAddrFromAddrPort(to))
 		return err
 	}))
 	r.t.Cleanup(func() { c.Close() })
