@@ -22,7 +22,8 @@ const emulator = "qemu-system-x86_64"
 // arguments make QEMU's command line. All processors share one thread: with one for each, a
 // guest in ninety panicked while it booted (QEMU up to 8.0 is known to take an int3 of a
 // branch that is being patched by another processor, as code). Of the files that QEMU
-// inherits, number 3 is what the guest reports (see follow), 4 its console, 5 the initrd.
+// inherits, number 3 is what the guest reports (see follow), 4 its console, 5 the initrd, those from
+// firstTap on the cards' taps.
 func arguments(o Options, i image) []string {
 	var clock []string
 	switch {
@@ -45,8 +46,10 @@ func arguments(o Options, i image) []string {
 	if o.Share != "" {
 		args = append(args, "-virtfs", share("share", o.Share, ""))
 	}
-	return args
+	return append(args, cardArguments(o.Cards, firstTap)...)
 }
+
+const firstTap = 6
 
 // processor has all that TCG can emulate, but for what would only cost: a fifth level of page
 // tables, and "fast" string instructions, with which the kernel clears and copies memory
@@ -87,10 +90,16 @@ func boot(ctx context.Context, o Options, i image, initrd *os.File, say func(str
 	}
 	defer console.Close()
 
+	taps, err := openCards(ctx, o.Cards)
+	if err != nil {
+		return 0, errors.Join(err, reportsEnd.Close(), consoleEnd.Close())
+	}
+	defer closeAll(taps)
+
 	errs := &tail{}
 	cmd := exec.CommandContext(ctx, qemu, arguments(o, i)...)
 	cmd.Stdout, cmd.Stderr = o.Output, errs
-	cmd.ExtraFiles = []*os.File{reportsEnd, consoleEnd, initrd}
+	cmd.ExtraFiles = append([]*os.File{reportsEnd, consoleEnd, initrd}, taps...)
 	// QEMU dies with this process. The signal comes when the thread that forked ends: so
 	// that one is kept.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -256,7 +256,7 @@ func expand(ctx context.Context, b []byte) ([]byte, error) {
 // packages are where the programs come from that the harness calls.
 var packages = map[string]string{
 	"apt-cache": "apt", "apt-get": "apt", "dpkg-deb": "dpkg", "depmod": "kmod", "modprobe": "kmod",
-	"xz": "xz-utils", "zstd": "zstd", "busybox": "busybox-static", emulator: "qemu-system-x86",
+	"ip": "iproute2", "xz": "xz-utils", "zstd": "zstd", "busybox": "busybox-static", emulator: "qemu-system-x86",
 }
 
 // find is exec.LookPath that names the package, and looks where sudo's PATH may not.

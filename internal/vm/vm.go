@@ -19,6 +19,7 @@
 //
 //	image.go   the kernel: fetched, unpacked, kept
 //	initrd.go  the way into the guest: init.sh, then guest.sh
+//	card.go    network cards, and the wires between them
 //	vm.go      the run: start, watch, end
 //
 // test/vm runs the suites in it, internal/bench counts instructions with it.
@@ -54,6 +55,7 @@ type Options struct {
 	ICount   bool          // one instruction is one virtual nanosecond, and idle time is skipped
 	RealIdle bool          // with ICount: idle time passes as it does outside
 	Modules  []string      // kernel modules to load before the command starts
+	Cards    []Card        // emulated network cards; their drivers are modules to be named above
 	Share    string        // directory of the host that the guest may write to, at ShareDir
 	Timeout  time.Duration // from the start of the guest to its end; none if zero
 	Output   io.Writer     // stdout and stderr of the command, as it comes; nil discards it
