@@ -36,11 +36,14 @@ func (f XDPFeatures) Has(want XDPFeatures) bool { return f&want == want }
 
 // Offloads are the switches of `ethtool -k` that decide what XDP and TC see.
 type Offloads struct {
-	RxVLAN      bool // rx-vlan-hw-parse: the tag is taken out of the frame before XDP
-	RxVLANFixed bool // and cannot be switched off
-	GRO         bool // rx-gro
-	TxChecksum  bool // tx-checksum-*: checksums may be left to this device
-	TSO         bool // tx-tcp-segmentation
+	RxVLAN      bool     // rx-vlan-hw-parse or -stag-hw-parse: a tag is taken out of the frame before XDP
+	RxVLANFixed bool     // one of them is on and cannot be switched off
+	LRO         bool     // rx-lro: the card merges segments before XDP
+	HWGRO       bool     // rx-gro-hw: so does the card, or a virtual card's host
+	Switchable  []string // of these, by ethtool's names, those that are on and can be switched off
+	GRO         bool     // rx-gro
+	TxChecksum  bool     // tx-checksum-*: checksums may be left to this device
+	TSO         bool     // tx-tcp-segmentation
 }
 
 // The netdev family (Documentation/netlink/specs/netdev.yaml); x/sys lacks it.
@@ -152,11 +155,17 @@ func offloadTable() (map[int]Offloads, error) {
 	return offloads, nil
 }
 
-// ethtoolRequest begins a request with the header that all of them have.
-func ethtoolRequest() *netlink.AttributeEncoder {
+// ethtoolRequest begins a request about all devices with the header that all of them have.
+func ethtoolRequest() *netlink.AttributeEncoder { return ethtoolRequestFor(0) }
+
+// ethtoolRequestFor begins a request about one device.
+func ethtoolRequestFor(index int) *netlink.AttributeEncoder {
 	const header = 1 // ETHTOOL_A_*_HEADER
 	ae := netlink.NewAttributeEncoder()
 	ae.Nested(header, func(ae *netlink.AttributeEncoder) error {
+		if index != 0 {
+			ae.Uint32(unix.ETHTOOL_A_HEADER_DEV_INDEX, uint32(index))
+		}
 		ae.Uint32(unix.ETHTOOL_A_HEADER_FLAGS, unix.ETHTOOL_FLAG_COMPACT_BITSETS)
 		return nil
 	})
@@ -243,14 +252,25 @@ func decodeOffloads(attrs []byte, names map[string]uint32) (index int, o Offload
 		bit, known := names[name]
 		return known && set.has(bit)
 	}
-	const rxVLAN = "rx-vlan-hw-parse"
 	o = Offloads{
-		RxVLAN:      in(active, rxVLAN),
-		RxVLANFixed: !in(changeable, rxVLAN) || in(never, rxVLAN),
-		GRO:         in(active, "rx-gro"),
+		LRO:   in(active, RxLRO),
+		HWGRO: in(active, RxGROHW),
+		GRO:   in(active, "rx-gro"),
 		TxChecksum: in(active, "tx-checksum-ip-generic") || in(active, "tx-checksum-ipv4") ||
 			in(active, "tx-checksum-ipv6"),
 		TSO: in(active, "tx-tcp-segmentation"),
+	}
+	for _, name := range []string{RxVLAN, RxVLANSTag, RxLRO, RxGROHW} {
+		fixed := !in(changeable, name) || in(never, name)
+		if !in(active, name) {
+			continue
+		}
+		if name == RxVLAN || name == RxVLANSTag {
+			o.RxVLAN, o.RxVLANFixed = true, o.RxVLANFixed || fixed
+		}
+		if !fixed {
+			o.Switchable = append(o.Switchable, name)
+		}
 	}
 	return index, o, err
 }

@@ -41,8 +41,9 @@ type Link struct {
 	Type    uint16 // ARPHRD_*
 	MTU     int    // bytes of IP
 	MAC     net.HardwareAddr
-	Up      bool // set up by the administrator
-	Carrier bool // and there is somebody at the other end
+	Burned  net.HardwareAddr // the card's own MAC, whatever MAC is; nil if it has none
+	Up      bool             // set up by the administrator
+	Carrier bool             // and there is somebody at the other end
 
 	Parent     int    // index of the device below, or of a veth's peer; 0 if none here
 	ParentName string // empty if there is none, or it is a veth's peer
@@ -60,6 +61,7 @@ type Link struct {
 	Driver   string // as `ethtool -i` tells it; empty if it does not
 	Features XDPFeatures
 	Offloads Offloads
+	TxQueues int // as `ethtool -l` counts them, combined ones too; 0 if the driver does not tell
 }
 
 // Links returns all interfaces of the namespace, ordered by index. It reads
@@ -82,6 +84,10 @@ func Links() ([]Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("offloads: %w", err)
 	}
+	queues, err := txQueues()
+	if err != nil {
+		return nil, fmt.Errorf("queues: %w", err)
+	}
 	drivers := driverNames(links)
 	for i := range links {
 		l := &links[i]
@@ -89,6 +95,7 @@ func Links() ([]Link, error) {
 		l.Features = features[l.Index]
 		l.Offloads = offloads[l.Index]
 		l.Driver = drivers[l.Index]
+		l.TxQueues = queues[l.Index]
 	}
 	relate(links)
 	return links, nil
@@ -147,6 +154,8 @@ func decodeLink(m netlink.Message) (linkMessage, error) {
 			l.Name = ad.String()
 		case unix.IFLA_ADDRESS:
 			l.MAC = net.HardwareAddr(ad.Bytes())
+		case unix.IFLA_PERM_ADDRESS:
+			l.Burned = net.HardwareAddr(ad.Bytes())
 		case unix.IFLA_MTU:
 			l.MTU = int(ad.Uint32())
 		case unix.IFLA_LINK:

@@ -91,7 +91,7 @@ func TestFeaturesFollowThePeer(t *testing.T) {
 	}
 	nltest.Run(t, `
 		ethtool -K vb gro on
-		ethtool -K va tx off rxvlan off`)
+		ethtool -K va tx off rxvlan off rx-vlan-stag-hw-parse off`)
 	all := links(t)
 	if va := all["va"]; !va.Features.Has(XDPTransmit) || va.Offloads.TxChecksum || va.Offloads.RxVLAN || va.Offloads.RxVLANFixed {
 		t.Errorf("peer polls, tx and rxvlan off: %+v", va)
