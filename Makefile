@@ -25,7 +25,7 @@ BENCHES := firewall flows rules tcp connections instructions changes attacks lab
 # The cases of `shunt bench instructions` that are ours to change.
 OURS := shunt-xdp shunt-xdp6 shunt-tc shunt-tax shunt-swap shunt-php shunt-pop shunt-push shunt-pop-swap
 
-.PHONY: help deps go root generate build deb test test-noisy test-vm test-package interop conformance change chaos fuzz demo bench bench-check bench-baseline lint fmt clean
+.PHONY: help deps go root generate build deb test test-noisy test-vm test-nic test-package interop conformance change chaos fuzz demo bench bench-check bench-baseline lint fmt clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -71,6 +71,9 @@ test-noisy: root build lint ## test everything on CPUs that are taken away now a
 
 test-vm: root build ## run all of e2e and twin under Debian's kernel 6.12, emulated; minutes
 	go test -count=1 -v -parallel 3 -timeout 1h ./test/vm -full
+
+test-nic: root build ## run shunt at its defaults on the network cards that QEMU emulates; minutes
+	go test -count=1 -v -timeout 1h ./test/nic -boot
 
 test-package: root build ## build the package twice; install, start, crash, upgrade and purge it in a clean Debian, emulated; minutes
 	go test -count=1 -v -timeout 1h ./test/package -full

@@ -335,8 +335,8 @@ struct prefix6 {
 
 /* Counters per CPU, stage and ifindex % MAX_PORTS. */
 struct tally {
-	__u64 packets[TALLY - 1];	/* by reason */
-	__u64 partial;			/* TC ingress: partial checksums, so the peer is no wire */
+	__u64 packets[TALLY - 2];	/* by reason */
+	__u64 merged, partial;		/* TC ingress: partial checksums, so the peer is no wire; of them, several segments */
 };
 
 /* Slots that sources hold, by the number that source.h gives them. */
@@ -487,7 +487,7 @@ struct member {
 	__u32 groups[2];
 };
 
-_Static_assert((int)REASONS < (int)TALLY, "tally");
+_Static_assert((int)REASONS < (int)TALLY - 1, "tally");
 _Static_assert(sizeof(struct flow_key) == 16, "flow_key");
 _Static_assert(sizeof(struct sighting) == SIGHTING_SIZE, "sighting");
 _Static_assert(sizeof(struct slot) == SLOT_SIZE, "slot");

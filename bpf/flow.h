@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * flow.h: the flow table. Find a slot, judge whether it may be used now, claim one
- * for a new flow.
+ * flow.h: the flow table. Find a slot, judge whether it may be used now, claim one for a new flow.
  *
  * Placing: multiply-shift (Thorup, "High Speed Hashing for Integers and Strings"), a
  * universal hash keyed by a secret per start, gives each key two buckets of two slots. A

@@ -248,6 +248,13 @@ __noinline int watch(struct __sk_buff *skb)
 	return 0;
 }
 
+static __always_inline void count_partial(struct tally *c, const struct __sk_buff *skb)
+{
+	c->partial++;
+	if (skb->gso_size)
+		c->merged++;
+}
+
 /* `after_xdp`: the XDP program saw the packet first and marked it if something is due.
  * The rest leaves at once (shunt_after_xdp). */
 static __always_inline int ingress(struct __sk_buff *skb, struct sighting *g, struct tally *c, const int after_xdp)
@@ -262,7 +269,7 @@ static __always_inline int ingress(struct __sk_buff *skb, struct sighting *g, st
 		return leave(c, REASON_PAUSED, NEXT);
 	}
 	if (BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL)
-		c->partial++;
+		count_partial(c, skb);
 	if (skb->vlan_present)
 		return refused(skb, c, REASON_VLAN_TAG, after_xdp);
 	f.port = skb->ifindex;
@@ -303,7 +310,7 @@ int shunt_after_xdp(struct __sk_buff *skb)
 	if (rarely(ctl.paused | ctl.no_marks || skb->vlan_present || marked(skb)))
 		return ingress_marked(skb, g, c);
 	if (BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL)
-		c->partial++;
+		count_partial(c, skb);
 	return leave(c, REASON_JUDGED, NEXT);
 }
 

@@ -44,6 +44,9 @@ func (p Paths) Socket() string { return filepath.Join(p.State, "api.sock") }
 // Labels is the journal of the label tables.
 func (p Paths) Labels() string { return filepath.Join(p.State, "mpls.journal") }
 
+// Cards is the record of what was switched on network cards.
+func (p Paths) Cards() string { return filepath.Join(p.State, "cards.json") }
+
 // Lock is the file that the living daemon holds locked.
 func (p Paths) Lock() string { return filepath.Join(p.State, "lock") }
 
@@ -55,6 +58,15 @@ const (
 	XDPAuto Mode = "auto" // where it is found to be faster
 	XDPOn   Mode = "on"   // wherever the driver can
 	XDPOff  Mode = "off"  // TC only
+)
+
+// Offloads says what may become of a card's offloads that hide from XDP what came in.
+type Offloads string
+
+// The modes of offloads.
+const (
+	OffloadsSwitch Offloads = "switch" // off while shunt runs, put back when it stops
+	OffloadsKeep   Offloads = "keep"   // as they are, which means TC where they hide something
 )
 
 // Bounds of the values, and the defaults that do not depend on the machine.
@@ -90,6 +102,7 @@ type Config struct {
 	Ports     []string        // interface names, shell wildcards allowed (path.Match)
 	XDP       Mode            // for ports without an entry in PortXDP
 	PortXDP   map[string]Mode // by name or wildcard; XDPFor picks
+	Offloads  Offloads        // of physical ports
 	TCP       bool            // false: TCP is never repeated
 	Threshold uint32          // packets before a flow is learned, at least 1
 	Lease     time.Duration   // how long an entry may be used unproven
@@ -114,6 +127,7 @@ func Default() Config {
 	return Config{
 		XDP:       XDPAuto,
 		PortXDP:   map[string]Mode{},
+		Offloads:  OffloadsSwitch,
 		TCP:       true,
 		Threshold: DefaultThreshold,
 		Lease:     DefaultLease,
@@ -152,6 +166,7 @@ func autoFlows(memory uint64) int {
 var allowed = map[string]string{
 	"port":        `is a list of interface names or wildcards, such as ["eth0", "lan*"]`,
 	"xdp":         `are "auto", "on", "off"`,
+	"offloads":    `are "switch", "keep"`,
 	"tcp":         `are "on", "off"`,
 	"threshold":   "is a number of packets from 1 to 4294967295",
 	"lease":       `is a duration from "100ms" to "60s"`,
@@ -182,7 +197,7 @@ func (e valueError) Error() string {
 	return fmt.Sprintf("%s %q: allowed %s", e.key, e.value, allowed[e.key])
 }
 
-// Set gives a key of the file ("port", "xdp", "tcp", "threshold", "lease", "flows", "verify",
+// Set gives a key of the file ("port", "xdp", "offloads", "tcp", "threshold", "lease", "flows", "verify",
 // "policy", "source_flows", "labels" or "label_hold") the value that is written there, or as a
 // flag. "port" adds one. The error names key, value and what is allowed.
 func (c *Config) Set(key, value string) error {
@@ -194,6 +209,9 @@ func (c *Config) Set(key, value string) error {
 		}
 	case "xdp":
 		ok = setMode(&c.XDP, value)
+	case "offloads":
+		c.Offloads = Offloads(value)
+		ok = c.Offloads == OffloadsSwitch || c.Offloads == OffloadsKeep
 	case "tcp":
 		ok = value == "on" || value == "off"
 		c.TCP = value == "on"

@@ -55,6 +55,7 @@ func TestParse(t *testing.T) {
 port = ["eth0",
   "lan*"]
 xdp = "on" # a comment
+offloads = "keep"
 tcp = "off"
 threshold = 4294967295
 lease = "100ms"
@@ -71,7 +72,7 @@ metrics.listen = "[::1]:9797"
 		t.Fatal(err)
 	}
 	want := Config{
-		Ports: []string{"eth0", "lan*"}, XDP: XDPOn, Threshold: 4294967295,
+		Ports: []string{"eth0", "lan*"}, XDP: XDPOn, Offloads: OffloadsKeep, Threshold: 4294967295,
 		PortXDP: map[string]Mode{"lan*": XDPOff, "eth0": XDPAuto},
 		Lease:   100 * time.Millisecond, Flows: 1024, Verify: 100,
 		Policy: PolicyEstablished, Mark: Mark{Value: 1, Mask: 1},
@@ -91,6 +92,7 @@ func TestParseErrors(t *testing.T) {
 		{"xdp = 3", `f:1: xdp = 3: ` + modes},
 		{"xdp = [\n1]", `f:1: xdp = [: ` + modes},
 		{"xdp = true # or not", `f:1: xdp = true: ` + modes},
+		{`offloads = "off"`, `f:1: offloads = "off": allowed are "switch", "keep"`},
 		{`tcp = true`, `f:1: tcp = true: allowed are "on", "off"`},
 		{`tcp = "yes"`, `f:1: tcp = "yes": allowed are "on", "off"`},
 		{"threshold = 0", "f:1: threshold = 0: allowed is a number of packets from 1 to 4294967295"},

@@ -38,6 +38,7 @@ func (e *Error) Error() string {
 type raw struct {
 	Port      []string   `toml:"port"`
 	XDP       *string    `toml:"xdp"`
+	Offloads  *string    `toml:"offloads"`
 	TCP       *string    `toml:"tcp"`
 	Threshold *int64     `toml:"threshold"`
 	Lease     *string    `toml:"lease"`
@@ -86,7 +87,7 @@ func (f *file) apply(cfg *Config, r *raw) error {
 	for _, port := range r.Port {
 		pairs = append(pairs, pair{"port", port})
 	}
-	for key, s := range map[string]*string{"xdp": r.XDP, "tcp": r.TCP, "lease": r.Lease, "policy": r.Policy, "label_hold": r.LabelHold} {
+	for key, s := range map[string]*string{"xdp": r.XDP, "offloads": r.Offloads, "tcp": r.TCP, "lease": r.Lease, "policy": r.Policy, "label_hold": r.LabelHold} {
 		if s != nil {
 			pairs = append(pairs, pair{key, *s})
 		}

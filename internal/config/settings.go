@@ -38,7 +38,7 @@ func (e *Effective) Settings() []Setting {
 }
 
 // scalars are the keys of single values, as in reference.toml.
-var scalars = []string{"port", "xdp", "tcp", "threshold", "lease", "flows", "source_flows", "verify", "labels", "label_hold",
+var scalars = []string{"port", "xdp", "offloads", "tcp", "threshold", "lease", "flows", "source_flows", "verify", "labels", "label_hold",
 	"policy", "mark.value", "mark.mask", "metrics.listen"}
 
 func (c Config) values() map[string]string {
@@ -51,7 +51,7 @@ func (c Config) values() map[string]string {
 		ports[i] = strconv.Quote(name)
 	}
 	return map[string]string{
-		"port": "[" + strings.Join(ports, ", ") + "]", "xdp": strconv.Quote(string(c.XDP)), "tcp": strconv.Quote(tcp),
+		"port": "[" + strings.Join(ports, ", ") + "]", "xdp": strconv.Quote(string(c.XDP)), "offloads": strconv.Quote(string(c.Offloads)), "tcp": strconv.Quote(tcp),
 		"threshold": fmt.Sprint(c.Threshold), "lease": strconv.Quote(c.Lease.String()), "flows": fmt.Sprint(c.Flows),
 		"source_flows": fmt.Sprint(c.SourceLimit()), "verify": fmt.Sprint(c.Verify), "labels": fmt.Sprint(c.Labels),
 		"label_hold": strconv.Quote(c.LabelHold.String()), "policy": strconv.Quote(string(c.Policy)),

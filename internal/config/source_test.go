@@ -125,6 +125,7 @@ func TestChanged(t *testing.T) {
 		{"", "", nil},
 		{"lease = \"4s\"", "", nil}, // the default, written or not
 		{"lease = \"2s\"", "[police]\nttl = \"9/s\"", []string{"lease", "police.ttl"}},
+		{"offloads = \"switch\"", "offloads = \"keep\"", []string{"offloads"}},
 		{"[police]\nttl = \"9/s\"", "[ports.eth0]\nxdp = \"off\"", []string{"police.ttl", "ports.eth0.xdp"}},
 		{"[[exclude]]\nproto = \"tcp\"", "[[exclude]]\nproto = \"tcp\"\n[[exclude]]\nproto = \"udp\"", []string{"exclude"}},
 	} {

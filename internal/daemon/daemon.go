@@ -70,6 +70,8 @@ type Daemon struct {
 	rules   *rulebook                           // which flows may be fast
 	missing missing                             // connections that conntrack does not find; of the goroutine that serves requests
 	labels  *labels                             // label switching
+	cards   *cards                              // what was switched on network cards
+	cpus    int                                 // that may redirect frames
 
 	census atomic.Pointer[census] // for metrics; nil: not counted
 
@@ -121,13 +123,13 @@ func Run(ctx context.Context, cfg config.Effective, paths config.Paths) error {
 	switch {
 	case d.stopped():
 		left := errors.Join(d.plane.Remove(), d.plane.Close(), removePair())
-		if left == nil { // else the lock file stays, and says where to look
-			left = place.remove()
+		if left == nil { // else the lock file stays, and says where to look; no offload goes on above a program
+			left = errors.Join(d.restoreCards(), place.remove())
 		}
 		return errors.Join(err, left)
 	case !d.ready:
 		if !d.plane.TookOver {
-			err = errors.Join(err, d.plane.Remove())
+			err = errors.Join(err, d.plane.Remove(), d.restoreCards())
 		}
 		place.undo()
 	default:
@@ -171,6 +173,12 @@ func open(cfg config.Effective, paths config.Paths) (*Daemon, error) {
 	}
 	d.cfg.Store(&cfg)
 	if d.netns, err = netnsInode(); err != nil {
+		return nil, err
+	}
+	if d.cards, err = openCards(paths.Cards(), d.log); err != nil {
+		return nil, err
+	}
+	if d.cpus, err = kernel.CPUs(); err != nil {
 		return nil, err
 	}
 	kernel.LoadConntrack()
@@ -229,9 +237,12 @@ func (d *Daemon) serve(ctx context.Context) error {
 	d.plane.Bump()
 	stopReading := d.rules.begin(ctx)
 	defer stopReading()
+	d.plane.AttachedXDP = d.awaitCarrier // before there is traffic that waits, one port at a time
 	if err := d.review(); err != nil {
 		return err
 	}
+	d.plane.AttachedXDP = nil
+	d.returnCards()
 	ct, err := kernel.OpenConntrack()
 	if err != nil {
 		return err
@@ -381,8 +392,12 @@ func (d *Daemon) loop(ctx context.Context, look <-chan bool) error {
 			d.plane.Bump()
 		case <-review.C:
 			d.observe(time.Now())
+			lost := d.prove(time.Now())
 			d.stretchLease()
 			d.reviewAgain()
+			if lost {
+				d.reviewAgain()
+			}
 		}
 	}
 }

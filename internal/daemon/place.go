@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -228,9 +229,9 @@ func CleanUp(paths config.Paths) error {
 	defer place.close()
 	settleDead(paths)
 	if err := errors.Join(dataplane.Remove(paths.BPFFS), removePair()); err != nil {
-		return err // the lock file stays, and says where to look
+		return err // the lock file stays, and says where to look; no offload goes on above a program
 	}
-	if err := place.remove(); err != nil || pins == nil {
+	if err := errors.Join(restoreCards(paths.Cards(), slog.Default()), place.remove()); err != nil || pins == nil {
 		return err
 	}
 	return elsewhere(paths)

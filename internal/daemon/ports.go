@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"shunt/internal/config"
 	"shunt/internal/dataplane"
 	"shunt/internal/eligible"
 	"shunt/internal/kernel"
@@ -33,6 +34,8 @@ type port struct {
 	transmit dataplane.Transmit // at the last health check
 	loses    time.Time          // no XDP towards it before
 	held     time.Duration      // from when it lost frames until then
+	switched int                // how often its offloads were switched off
+	proof    proof              // that its XDP program runs
 }
 
 // shown is what the API tells of a port.
@@ -63,6 +66,9 @@ func (d *Daemon) review() error {
 			return err
 		}
 		there[l.Index] = true
+		if p.decision.XDPReceive && eligible.LosesMarks(l) {
+			d.plane.LoseMarks()
+		}
 		if p.decision.Attach {
 			want = append(want, dataplane.Attach{Index: l.Index,
 				XDPReceive: p.decision.XDPReceive, XDPTransmit: p.decision.XDPTransmit,
@@ -112,10 +118,12 @@ func (d *Daemon) meet(l kernel.Link) *port {
 	p = &port{link: l}
 	if d.ownXDP(l) {
 		p.peer = eligible.Wired() // an earlier daemon saw so; nothing is detached to find out again
+		p.proof.proven = true
 	}
 	// an earlier daemon's figures are not this one's; without any they are zero
 	p.seen, _ = d.received(l.Index)
 	p.transmit, _ = d.plane.Transmit(l.Index)
+	p.proof.tally, _ = d.seenByXDP(l.Index)
 	d.ports[l.Index] = p
 	return p
 }
@@ -172,31 +180,22 @@ func (d *Daemon) ownXDP(l kernel.Link) bool {
 
 // decide fills in the port's facts and its decision, and logs what is new.
 func (d *Daemon) decide(p *port, l kernel.Link) error {
-	if !p.looked {
-		hooks, err := d.hooks(l)
-		if err != nil {
-			return err
-		}
-		if p.queue, err = kernel.ReadQueue(l); err != nil {
-			return err
-		}
-		p.hooks, p.looked = hooks, true
-	}
-	ingress, egress, err := d.plane.ForeignTCX(l.Index)
+	facts, err := d.facts(p, l)
 	if err != nil {
 		return err
 	}
-	p.behind = p.queue.With(egress)
-	facts := eligible.Port{Link: l, Foreign: slices.Concat(p.hooks, ingress), Queue: p.behind, Peer: p.peer}
-	if d.ownXDP(l) {
-		facts.OwnXDP = l.XDPID
+	mode := eligible.Mode(d.cfg.Load().XDPFor(l.Name))
+	next := eligible.Decide(facts, mode)
+	if names := eligible.Wants(facts, mode); next.Attach && len(names) > 0 && p.switched < switchTries {
+		p.switched++
+		if l, err = d.switchOff(l, names); err != nil {
+			return err
+		}
+		facts.Link = l
+		next = eligible.Decide(facts, mode)
 	}
 	p.link = l
-	next := eligible.Decide(facts, eligible.Mode(d.cfg.Load().XDPFor(l.Name)))
-	if next.XDPTransmit && time.Now().Before(p.loses) {
-		next.XDPTransmit = false
-		next.Reason = fmt.Sprintf("%s lost redirected frames: flows to it go by TC for a while", l.Name)
-	}
+	d.withhold(p, &next)
 	if next != p.judged {
 		level := slog.LevelInfo
 		if !next.Attach {
@@ -207,6 +206,77 @@ func (d *Daemon) decide(p *port, l kernel.Link) error {
 	}
 	p.judged, p.decision = next, next
 	return nil
+}
+
+// facts gathers what a port is judged by.
+func (d *Daemon) facts(p *port, l kernel.Link) (eligible.Port, error) {
+	facts := eligible.Port{Link: l, Peer: p.peer, Keep: d.keepsOffloads(), CPUs: d.cpus}
+	if !p.looked {
+		hooks, err := d.hooks(l)
+		if err != nil {
+			return facts, err
+		}
+		if p.queue, err = kernel.ReadQueue(l); err != nil {
+			return facts, err
+		}
+		p.hooks, p.looked = hooks, true
+	}
+	ingress, egress, err := d.plane.ForeignTCX(l.Index)
+	if err != nil {
+		return facts, err
+	}
+	p.behind = p.queue.With(egress)
+	facts.Foreign, facts.Queue = slices.Concat(p.hooks, ingress), p.behind
+	if p.link.Up != l.Up || p.link.MTU != l.MTU {
+		p.proof.lost = 0
+	}
+	if d.ownXDP(l) {
+		facts.OwnXDP, facts.Proven = l.XDPID, p.proof.proven || eligible.Vouched(l) && p.proof.lost == 0
+	} else {
+		p.proof.attached() // when it is
+	}
+	return facts, nil
+}
+
+// withhold takes from a decision what the daemon has found out, or has yet to do.
+func (d *Daemon) withhold(p *port, next *eligible.Decision) {
+	l := p.link
+	if next.XDPReceive && d.keepsOffloads() && d.cards.has(l) { // returnCards puts them back
+		next.XDPReceive, next.XDPTransmit = false, false
+		next.Reason = fmt.Sprintf("shunt has switched offloads of %s off, and offloads = \"keep\" forbids that", l.Name)
+	}
+	if next.XDPReceive && p.proof.barred() {
+		next.XDPReceive, next.XDPTransmit = false, false
+		next.Reason = fmt.Sprintf("driver %s does not run the XDP program on %s although it is attached", l.Driver, l.Name)
+		next.Remedy = fmt.Sprintf("ip link set dev %s down, then up: shunt tries again", l.Name)
+	}
+	if next.XDPTransmit && time.Now().Before(p.loses) {
+		next.XDPTransmit = false
+		next.Reason = fmt.Sprintf("%s lost redirected frames: flows to it go by TC for a while", l.Name)
+	}
+}
+
+func (d *Daemon) keepsOffloads() bool { return d.cfg.Load().Offloads == config.OffloadsKeep }
+
+// switchTries is how often a port's offloads are switched off: at first, and once more if somebody
+// switches them on again. After that they are his.
+const switchTries = 2
+
+// switchOff switches features of a card off and returns the link as it is then. What cannot be
+// switched stays as it is, and the port goes by TC.
+func (d *Daemon) switchOff(l kernel.Link, names []string) (kernel.Link, error) {
+	if err := d.cards.off(l, names); err != nil {
+		d.log.Warn("offloads could not be switched off; the port goes by TC", "port", l.Name, "reason", err)
+	}
+	links, err := kernel.Links()
+	if err != nil {
+		return l, err
+	}
+	at := slices.IndexFunc(links, func(o kernel.Link) bool { return o.Index == l.Index })
+	if at < 0 {
+		return l, unix.ENODEV
+	}
+	return links[at], nil
 }
 
 // received counts, since the programs were loaded, what a port's peer sent.
@@ -221,7 +291,7 @@ func (d *Daemon) received(index int) (eligible.Wire, error) {
 	}
 	tagged := c.Of("vlan_tag")
 	return eligible.Wire{
-		Plain: x.Of("hit") + c.Total() - c.Partial - tagged, Partial: c.Partial, Tagged: tagged,
+		Plain: x.Of("hit") + c.Total() - c.Partial - tagged, Partial: c.Partial, Merged: c.Merged, Tagged: tagged,
 		Gain: x.Of("hit") + c.Of("hit") + c.Of("mpls_off"),
 	}, nil
 }
@@ -231,19 +301,27 @@ func (d *Daemon) received(index int) (eligible.Wire, error) {
 // directions are faster by TC then.
 func (d *Daemon) observe(now time.Time) {
 	news := map[*port]eligible.Wire{}
-	var partial uint64
+	var partial, merged, plain uint64
 	for index, p := range d.ports {
 		w, err := d.received(index)
 		if err != nil {
 			d.log.Error("counters", "err", err)
 			return
 		}
-		news[p] = eligible.Wire{Plain: w.Plain - p.seen.Plain, Tagged: w.Tagged - p.seen.Tagged, Gain: w.Gain - p.seen.Gain}
+		news[p] = eligible.Wire{Plain: w.Plain - p.seen.Plain, Partial: w.Partial - p.seen.Partial, Tagged: w.Tagged - p.seen.Tagged, Gain: w.Gain - p.seen.Gain}
 		partial += w.Partial - p.seen.Partial
+		merged += w.Merged - p.seen.Merged
+		if eligible.Finishes(p.link) {
+			plain += w.Plain - p.seen.Plain + w.Partial - p.seen.Partial
+		}
 		p.seen = w
 	}
 	for p, w := range news {
-		w.Partial = partial
+		if eligible.Finishes(p.link) { // all of these together: one may only send
+			w.Plain, w.Partial = plain, merged
+		} else {
+			w.Partial = partial
+		}
 		p.peer.Observe(now, w)
 	}
 }

@@ -72,7 +72,11 @@ func (d *Daemon) adopt() (changed []string, err error) {
 	d.configure(&next)
 	// An entry that was learned under the old settings proves itself under the new ones.
 	d.plane.Bump()
+	for _, p := range d.ports {
+		p.switched = 0
+	}
 	d.reviewAgain()
+	d.returnCards()
 	return changed, nil
 }
 

@@ -214,10 +214,12 @@ func (p *Plane) settle(a Attach) error {
 		return err
 	}
 	refused := p.refused[a.Index]
-	if a.XDPReceive && refused == nil {
+	if had := p.links[linkName(a.Index, "xdp")] != nil; a.XDPReceive && refused == nil {
 		if err := p.attach(a.Index, "xdp"); err != nil {
 			refused = &XDPError{err}
 			p.refused[a.Index] = refused
+		} else if !had && p.AttachedXDP != nil {
+			p.AttachedXDP(a.Index)
 		}
 	}
 	a.XDPReceive = a.XDPReceive && refused == nil

@@ -103,7 +103,10 @@ type Plane struct {
 
 	// TookOver tells that the maps and links of an earlier process were kept.
 	TookOver bool
-	closers  []func() error
+	// AttachedXDP, if there is one, is called by Apply when a port has got the XDP program.
+	AttachedXDP func(index int)
+
+	closers []func() error
 }
 
 // Open loads the programs and takes over what is pinned in o.Dir, or begins afresh: what
@@ -396,6 +399,12 @@ func (p *Plane) Configure(s Settings) {
 func (p *Plane) SetLease(jiffies uint32) {
 	var c tcControl
 	p.setWord(unsafe.Offsetof(c.Lease), jiffies)
+}
+
+// LoseMarks has TC ingress judge every packet for itself, as XDP does where a driver refuses metadata.
+func (p *Plane) LoseMarks() {
+	var c tcControl
+	p.setWord(unsafe.Offsetof(c.NoMarks), 1)
 }
 
 // SetLiveLease sets the lease, in jiffies, that is given while the daemon beats.

@@ -51,6 +51,7 @@ func reasonNames() []string {
 type Counters struct {
 	Packets [tcReasonREASONS]uint64
 	Partial uint64 // TC ingress: packets with partial checksums
+	Merged  uint64 // of these, those of several segments
 }
 
 // Of returns the count for a reason word; a word that is none is a programming error.
@@ -82,6 +83,7 @@ func (c *Counters) Add(o *Counters) {
 		c.Packets[i] += o.Packets[i]
 	}
 	c.Partial += o.Partial
+	c.Merged += o.Merged
 }
 
 const (
@@ -106,6 +108,7 @@ func (p *Plane) Counters(stage, index int) (Counters, error) {
 			c.Packets[r] += t.Packets[r]
 		}
 		c.Partial += t.Partial
+		c.Merged += t.Merged
 	}
 	return c, nil
 }

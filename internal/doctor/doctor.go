@@ -8,7 +8,7 @@
 // kernel features, the BPF file system, sysctls. The daemon runs it for its own ports
 // (GET /v1/doctor), the command line runs it where no daemon lives.
 //
-// Limits: without a daemon it judges with xdp = "auto". It counts bytes for half a second and
+// Limits: without a daemon it judges with xdp = "auto" and offloads = "switch". It counts bytes for half a second and
 // reads no packet, so of a veth it cannot say whether its peer behaves like a wire; the
 // running daemon can (`shunt ports`).
 package doctor
@@ -91,21 +91,21 @@ func examineAll(release kernel.Release, paths config.Paths, ports []string, mode
 		return append(checks, fail("ports", err.Error(), "mend what failed above first"))
 	}
 	for _, pattern := range ports {
-		checks = append(checks, matching(paths, pattern, links, mode)...)
+		checks = append(checks, matching(paths, pattern, links, mode, inside)...)
 	}
 	for _, l := range links {
 		if len(ports) == 0 && ethernet(l) {
-			checks = append(checks, examine(paths, l, mode(l.Name))...)
+			checks = append(checks, examine(paths, l, mode(l.Name), inside)...)
 		}
 	}
 	return checks
 }
 
 // matching examines all links of one name or wildcard.
-func matching(paths config.Paths, pattern string, links []kernel.Link, mode func(string) eligible.Mode) (checks []api.Check) {
+func matching(paths config.Paths, pattern string, links []kernel.Link, mode func(string) eligible.Mode, inside bool) (checks []api.Check) {
 	for _, l := range links {
 		if hit, err := path.Match(pattern, l.Name); hit && err == nil {
-			checks = append(checks, examine(paths, l, mode(l.Name))...)
+			checks = append(checks, examine(paths, l, mode(l.Name), inside)...)
 		}
 	}
 	if checks == nil {

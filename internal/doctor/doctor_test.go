@@ -109,7 +109,12 @@ func TestJudge(t *testing.T) {
 		{"takes frames", eligible.Port{Link: good}, api.LevelOK, "takes redirected frames", ""},
 		{"refused", with(func(l *kernel.Link) { l.Kind = "bridge" }), api.LevelFail, "a bridge", "physical ports"},
 		{"foreign", eligible.Port{Link: good, Foreign: []string{"tc ingress filter bpf pref 1"}}, api.LevelFail, "tc ingress filter bpf pref 1", "remove them"},
-		{"no XDP", with(func(l *kernel.Link) { l.Features = 0 }), api.LevelOK, "driver ice cannot redirect", ""},
+		{"attaching", eligible.Port{Link: good}, api.LevelOK, "shunt run takes the link down for some seconds", ""},
+		{"stock card", with(func(l *kernel.Link) {
+			l.Driver, l.Offloads = "vmxnet3", kernel.Offloads{RxVLAN: true, LRO: true, Switchable: []string{kernel.RxVLAN, kernel.RxLRO}}
+		}), api.LevelOK, "shunt run switches off rx-vlan-hw-parse and rx-lro until it stops, restarts the queues of the card", ""},
+		{"half of the channels", with(func(l *kernel.Link) { l.Driver, l.Features = "ena", 0 }), api.LevelWarn, "half of its channels", "ethtool -L eth0"},
+		{"no XDP", with(func(l *kernel.Link) { l.Driver, l.Features = "e1000e", 0 }), api.LevelOK, "driver e1000e cannot redirect", ""},
 		{"qdisc", with(func(l *kernel.Link) { l.Queueing = "cake" }), api.LevelOK, "queueing policy cake", ""},
 		{"a queue that looks deeper", eligible.Port{Link: good, Queue: kernel.Queue{LooksDeeper: "qdisc cake 1: (nat)"}}, api.LevelWarn, "queue_looks_deeper): qdisc cake 1: (nat)", "docs/queues.md"},
 		{"stripped tags", with(func(l *kernel.Link) { l.Offloads.RxVLAN = true }), api.LevelWarn, "strips VLAN tags", "rxvlan off"},
@@ -121,17 +126,28 @@ func TestJudge(t *testing.T) {
 		{"no carrier", with(func(l *kernel.Link) { l.Carrier = false }), api.LevelWarn, "no carrier", "peer"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for _, check := range judge(c.port, eligible.Auto) {
+			for _, check := range judge(c.port, eligible.Auto, false) {
 				if strings.Contains(check.Finding, c.finding) {
 					hold(t, check, c.level, c.finding, c.remedy)
 					return
 				}
 			}
-			t.Errorf("no finding with %q in %+v", c.finding, judge(c.port, eligible.Auto))
+			t.Errorf("no finding with %q in %+v", c.finding, judge(c.port, eligible.Auto, false))
 		})
 	}
-	if got := judge(with(func(l *kernel.Link) { l.MTU = 9000 }), eligible.Auto); len(got) != 3 {
+	large := with(func(l *kernel.Link) { l.MTU, l.Features = 9000, l.Features|kernel.XDPTransmitFrags })
+	if got := judge(large, eligible.Auto, false); len(got) != 4 {
 		t.Errorf("a driver that takes large frames: %+v", got)
+	}
+	touched := with(func(l *kernel.Link) {
+		l.Offloads = kernel.Offloads{RxVLAN: true, Switchable: []string{kernel.RxVLAN}}
+	})
+	if got := judge(touched, eligible.Auto, true); len(got) < 2 || got[1].Level != api.LevelWarn || !strings.Contains(got[1].Finding, "strips VLAN tags") {
+		t.Errorf("a living daemon's port, on which somebody insists on an offload: %+v", got)
+	}
+	large.OwnXDP, large.Link.XDP, large.Link.XDPID = 7, kernel.XDPNative, 7
+	if got := judge(large, eligible.Auto, false); len(got) != 3 {
+		t.Errorf("attached already: %+v", got)
 	}
 }
 
@@ -241,10 +257,10 @@ func TestRunAlone(t *testing.T) {
 func TestMode(t *testing.T) {
 	p := eligible.Port{Link: kernel.Link{Name: "lan", Kind: "veth", Driver: "veth", Type: kernel.Ethernet, Up: true, Carrier: true, MTU: 9000,
 		Features: kernel.XDPBasic | kernel.XDPRedirect}}
-	if checks := judge(p, eligible.Auto); len(checks) < 3 {
+	if checks := judge(p, eligible.Auto, false); len(checks) < 3 {
 		t.Errorf("auto: %+v", checks)
 	}
-	for _, c := range judge(p, eligible.Off) {
+	for _, c := range judge(p, eligible.Off, false) {
 		if c.Level != api.LevelOK {
 			t.Errorf("off: %+v", c)
 		}

@@ -12,12 +12,12 @@ import (
 )
 
 // examine gathers what eligible.Decide judges a link by, and puts the judgement into words.
-func examine(paths config.Paths, l kernel.Link, mode eligible.Mode) []api.Check {
+func examine(paths config.Paths, l kernel.Link, mode eligible.Mode, inside bool) []api.Check {
 	facts, failed := gather(paths, l)
 	if failed != nil {
 		return []api.Check{*failed}
 	}
-	return judge(facts, mode)
+	return judge(facts, mode, inside)
 }
 
 // gather reads the facts; what could not be read is a finding.
@@ -34,6 +34,10 @@ func gather(paths config.Paths, l kernel.Link) (facts eligible.Port, failed *api
 		c := fail(name, fmt.Sprintf("the queue cannot be read: %v", err), "run as root")
 		return facts, &c
 	}
+	if facts.CPUs, err = kernel.CPUs(); err != nil {
+		c := fail(name, err.Error(), "mount sysfs at /sys")
+		return facts, &c
+	}
 	if Programs != nil {
 		own, ingress, egress, err := Programs(paths.BPFFS, l.Index)
 		if err != nil {
@@ -47,11 +51,19 @@ func gather(paths config.Paths, l kernel.Link) (facts eligible.Port, failed *api
 	return facts, nil
 }
 
-// judge says whether a port is fast, and by which way: first the port as a whole, then
-// each end of the XDP way, then what may surprise.
-func judge(p eligible.Port, mode eligible.Mode) []api.Check {
+// judge says whether a port is fast, and by which way: first the port as a whole, then each end of
+// the XDP way, then what attaching does to the card and what may surprise. Where no daemon lives, a port is
+// judged as the next one will make it.
+func judge(p eligible.Port, mode eligible.Mode, inside bool) []api.Check {
 	l := p.Link
 	name := "port " + l.Name
+	effect := ""
+	if p.OwnXDP == 0 && !inside {
+		effect = eligible.Effect(p, mode)
+	}
+	if p.Proven = true; !inside {
+		p = eligible.Prepared(p)
+	}
 	decision := eligible.Decide(p, mode)
 	if !decision.Attach {
 		return []api.Check{fail(name, decision.Reason, decision.Remedy)}
@@ -63,21 +75,15 @@ func judge(p eligible.Port, mode eligible.Mode) []api.Check {
 	}
 	receives, reason, remedy := eligible.Receive(p, mode)
 	checks = append(checks, way(name, "receives in XDP", receives, reason, remedy))
-	if mode != eligible.Off {
-		transmits, reason, remedy := eligible.Transmit(p)
-		checks = append(checks, way(name, "takes redirected frames", transmits, reason, remedy))
+	if transmits, why, help := eligible.Transmit(p); mode != eligible.Off && (transmits || why != reason) {
+		checks = append(checks, way(name, "takes redirected frames", transmits, why, help))
 	}
 	if len(l.Uppers) > 0 {
 		finding, remedy := Stacked(l.Name, l.Uppers)
 		checks = append(checks, warn(name, finding, remedy))
 	}
-
-	// A larger frame reaches XDP in several buffers, and the kernel refuses the program
-	// where the driver has no such frames.
-	const onePage = 3500 // 4096, less XDP_PACKET_HEADROOM, skb_shared_info and Ethernet: veth's limit
-	if mode != eligible.Off && l.Features.Has(kernel.XDPBasic) && !l.Features.Has(kernel.XDPFrags) && l.MTU > onePage {
-		checks = append(checks, warn(name, fmt.Sprintf("MTU %d is over what %s carries in XDP", l.MTU, device(l)),
-			fmt.Sprintf("ip link set dev %s mtu %d, or xdp = \"off\" for it", l.Name, onePage)))
+	if effect != "" {
+		checks = append(checks, ok(name, "shunt run %s", effect))
 	}
 	if l.Up && !l.Carrier {
 		checks = append(checks, warn(name, "nobody is at the other end (no carrier)", "look at the cable, or set the peer up"))

@@ -37,6 +37,9 @@ type Port struct {
 	Foreign []string     // other people's hooks in words: kernel.Hooks, and tcx programs
 	Queue   kernel.Queue // what lies behind TC egress
 	OwnXDP  uint32       // id of shunt's own XDP program, if it is attached; else 0
+	Proven  bool         // that program has counted what came in
+	Keep    bool         // offloads = "keep": the daemon may not switch what hides frames from XDP
+	CPUs    int          // that may redirect frames
 	Peer    Peer         // what the other end sends
 }
 
@@ -204,13 +207,48 @@ func Transmit(p Port) (ok bool, reason, remedy string) {
 		return false, fmt.Sprintf("%s has the queueing policy %s, which XDP would bypass: flows to it go by TC", l.Name, l.Queueing), ""
 	case p.Queue.Filter != "":
 		return false, fmt.Sprintf("%s has the %s, which XDP would bypass: flows to it go by TC", l.Name, p.Queue.Filter), ""
+	case l.Kind == "":
+		return card(p)
 	case l.Features.Has(kernel.XDPTransmit):
 		return true, "", ""
 	case l.Kind == "veth":
 		return false, fmt.Sprintf("the peer of %s does not poll, so %[1]s takes no redirected frames", l.Name),
 			fmt.Sprintf("switch on GRO at the peer of %s: ethtool -K PEER gro on", l.Name)
 	}
+	return takesNone(l)
+}
+
+func takesNone(l kernel.Link) (ok bool, reason, remedy string) {
 	return false, fmt.Sprintf("driver %s takes no redirected frames on %s: flows to it go by TC", named(l.Driver), l.Name), ""
+}
+
+// oneBuffer is the longest IP packet that every driver receives in one buffer.
+const oneBuffer = 1518
+
+// card says whether frames may be redirected to a physical port. NDO_XMIT alone is no permission:
+// some drivers always advertise it, and have the queues for it only while a program is attached
+// (qede_xdp_transmit() divides by their number). A frame in fragments is dropped where the
+// driver does not take those (__xdp_enqueue()).
+func card(p Port) (ok bool, reason, remedy string) {
+	l := p.Link
+	d := driverOf(l)
+	switch {
+	case p.OwnXDP == 0:
+		return false, fmt.Sprintf("%s does not carry shunt's XDP program: flows to it go by TC", l.Name), ""
+	case !l.Features.Has(kernel.XDPTransmit):
+		return takesNone(l)
+	case d.noTarget != "":
+		return false, fmt.Sprintf("driver %s %s: flows to %s go by TC", l.Driver, d.noTarget, l.Name), ""
+	case d.ownQueue && l.TxQueues < p.CPUs:
+		return false, fmt.Sprintf("%s has %d queues for %d CPUs, and driver %s loses redirected frames of the others: flows to it go by TC",
+			l.Name, l.TxQueues, p.CPUs, named(l.Driver)), fmt.Sprintf("ethtool -L %s combined %d", l.Name, p.CPUs)
+	case l.MTU > oneBuffer && !l.Features.Has(kernel.XDPTransmitFrags):
+		return false, fmt.Sprintf("driver %s takes no redirected frames in fragments, which MTU %d allows: flows to %s go by TC",
+			named(l.Driver), l.MTU, l.Name), fmt.Sprintf("ip link set dev %s mtu %d", l.Name, oneBuffer)
+	case !p.Proven:
+		return false, fmt.Sprintf("no packet has shown yet that the XDP program runs on %s: flows to it go by TC", l.Name), ""
+	}
+	return true, "", ""
 }
 
 func named(driver string) string {

@@ -15,12 +15,13 @@ const (
 	noXDP     = kernel.XDPFeatures(0)
 )
 
-// nic is a physical port with everything right, changed by each of the given hands.
+// nic is a physical port with everything right, which has carried the program for a while, changed by
+// each of the given hands.
 func nic(change ...func(*Port)) Port {
 	p := Port{Link: kernel.Link{
 		Index: 2, Name: "eth0", Type: kernel.Ethernet, MTU: 1500, Up: true, Carrier: true,
-		Qdisc: "mq", Driver: "ice", Features: driverXDP,
-	}}
+		Qdisc: "mq", Driver: "ice", Features: driverXDP, XDP: kernel.XDPNative, XDPID: 7, TxQueues: 4,
+	}, OwnXDP: 7, Proven: true, CPUs: 4}
 	for _, c := range change {
 		c(&p)
 	}
@@ -31,6 +32,18 @@ func wire(p *Port)    { p.Peer = observed(Wire{Plain: 64, Gain: 64}, Wire{Plain:
 func veth(p *Port)    { p.Link.Kind, p.Link.Driver = "veth", "veth" }
 func partial(p *Port) { p.Peer = observed(Wire{Plain: 64, Partial: 1}) }
 func tagged(p *Port)  { p.Peer = observed(Wire{Plain: 64, Tagged: 1}) }
+
+// bare is a port that shunt has not attached to yet.
+func bare(p *Port) { p.Link.XDP, p.Link.XDPID, p.OwnXDP, p.Proven = kernel.XDPNone, 0, 0, false }
+
+// stock is a card as it comes, of a driver: it strips tags and merges segments.
+func stock(driver string, features kernel.XDPFeatures) func(*Port) {
+	return func(p *Port) {
+		bare(p)
+		p.Link.Driver, p.Link.Features = driver, features
+		p.Link.Offloads = kernel.Offloads{RxVLAN: true, LRO: true, HWGRO: true, Switchable: []string{kernel.RxVLAN, kernel.RxLRO, kernel.RxGROHW}}
+	}
+}
 
 func observed(periods ...Wire) (p Peer) {
 	now := time.Now()
@@ -53,7 +66,31 @@ func TestDecide(t *testing.T) {
 	}{
 		{"physical", nic(), Auto, want{true, true, true, "", ""}},
 		{"physical, on", nic(), On, want{true, true, true, "", ""}},
-		{"physical, off", nic(), Off, want{true, false, true, `xdp = "off"`, ""}},
+		{"physical, off", nic(bare), Off, want{true, false, false, `xdp = "off"`, ""}},
+		{"physical, not attached", nic(bare), Auto, want{true, true, false, "does not carry shunt's XDP program", ""}},
+		{"physical, not proven", nic(func(p *Port) { p.Proven = false }), Auto,
+			want{true, true, false, "no packet has shown yet", ""}},
+		{"fewer queues than CPUs", nic(func(p *Port) { p.Link.Driver, p.CPUs = "i40e", 6 }), Auto,
+			want{true, true, false, "4 queues for 6 CPUs", "ethtool -L eth0 combined 6"}},
+		{"fewer queues than CPUs, unknown driver", nic(func(p *Port) { p.Link.Driver, p.Link.TxQueues = "frob", 0 }), Auto,
+			want{true, true, false, "0 queues for 4 CPUs", "ethtool -L eth0 combined 4"}},
+		{"fewer queues than CPUs, shared", nic(func(p *Port) { p.Link.Driver, p.CPUs = "igb", 6 }), Auto, want{true, true, true, "", ""}},
+		{"frees what it sends", nic(func(p *Port) { p.Link.Driver = "atlantic" }), Auto, want{true, true, false, "driver atlantic frees", ""}},
+		{"no fragments", nic(func(p *Port) { p.Link.MTU, p.Link.Features = 9000, driverXDP|kernel.XDPFrags }), Auto,
+			want{true, true, false, "in fragments, which MTU 9000 allows", "mtu 1518"}},
+		{"fragments", nic(func(p *Port) { p.Link.MTU, p.Link.Features = 9000, driverXDP|kernel.XDPFrags|kernel.XDPTransmitFrags }), Auto,
+			want{true, true, true, "", ""}},
+		{"MTU over a page", nic(func(p *Port) { p.Link.MTU = 9000 }), Auto, want{true, false, false, "MTU 9000 is over what driver ice carries", "mtu 3500"}},
+		{"one program for all ports", nic(func(p *Port) { p.Link.Driver = "mtk_soc_eth" }), Auto,
+			want{true, false, true, "one program for all ports", ""}},
+		{"half of the channels", nic(bare, func(p *Port) { p.Link.Driver, p.Link.Features = "ena", noXDP }), Auto,
+			want{true, false, false, "half of its channels", "ethtool -L eth0 combined HALF"}},
+		{"safe mode", nic(bare, func(p *Port) { p.Link.Features = noXDP }), Auto, want{true, false, false, "without its DDP package", "firmware"}},
+		{"LRO", nic(func(p *Port) { p.Link.Offloads.LRO = true }), Auto, want{true, false, true, "rx-lro", "lro off"}},
+		{"hardware GRO", nic(func(p *Port) { p.Link.Offloads.HWGRO = true }), Auto, want{true, false, true, "rx-gro-hw", "rx-gro-hw off"}},
+		{"tags stripped behind XDP", nic(func(p *Port) { p.Link.Driver, p.Link.Offloads.RxVLAN = "fec", true }), Auto, want{true, true, true, "", ""}},
+		{"kept offloads", nic(func(p *Port) { p.Link.Offloads.RxVLAN, p.Keep = true, true }), Auto,
+			want{true, false, true, "strips VLAN tags", `rxvlan off rx-vlan-stag-hw-parse off, or offloads = "switch"`}},
 
 		{"vlan", nic(func(p *Port) { p.Link.Name, p.Link.Kind, p.Link.ParentName = "eth0.10", "vlan", "eth0" }), Auto,
 			want{false, false, false, "eth0.10 is a VLAN device", "name its physical port eth0"}},
@@ -75,7 +112,7 @@ func TestDecide(t *testing.T) {
 			want{false, false, false, "tc ingress filter bpf pref 1, nftables chain netdev t c", "remove them"}},
 		{"foreign XDP", nic(func(p *Port) { p.Link.XDP, p.Link.XDPID, p.OwnXDP = kernel.XDPNative, 7, 6 }), Auto,
 			want{false, false, false, "another XDP program (id 7)", "xdp off"}},
-		{"several XDP", nic(func(p *Port) { p.Link.XDP = kernel.XDPMulti }), Auto,
+		{"several XDP", nic(func(p *Port) { p.Link.XDP, p.Link.XDPID = kernel.XDPMulti, 0 }), Auto,
 			want{false, false, false, "another XDP program", "xdp off"}},
 		{"own XDP", nic(func(p *Port) { p.Link.XDP, p.Link.XDPID, p.OwnXDP = kernel.XDPNative, 7, 7 }), Auto,
 			want{true, true, true, "", ""}},
@@ -90,9 +127,9 @@ func TestDecide(t *testing.T) {
 			want{true, false, false, "queue_looks_deeper", "docs/queues.md"}},
 		{"takes no frames", nic(func(p *Port) { p.Link.Features &^= kernel.XDPTransmit }), Auto,
 			want{true, true, false, "driver ice takes no redirected", ""}},
-		{"no XDP", nic(func(p *Port) { p.Link.Features = noXDP }), On,
-			want{true, false, false, "driver ice cannot redirect", ""}},
-		{"XDP without redirect", nic(func(p *Port) { p.Link.Features = kernel.XDPBasic }), Auto,
+		{"no XDP", nic(func(p *Port) { p.Link.Driver, p.Link.Features = "e1000e", noXDP }), On,
+			want{true, false, false, "driver e1000e cannot redirect", ""}},
+		{"XDP without redirect", nic(func(p *Port) { p.Link.Driver, p.Link.Features = "nfp", kernel.XDPBasic }), Auto,
 			want{true, false, false, "cannot redirect", ""}},
 		{"tags stripped", nic(func(p *Port) { p.Link.Offloads.RxVLAN = true }), Auto,
 			want{true, false, true, "strips VLAN tags", "ethtool -K eth0 rxvlan off"}},
@@ -114,8 +151,12 @@ func TestDecide(t *testing.T) {
 			want{true, true, false, "does not poll", "gro on"}},
 		{"tap", nic(func(p *Port) { p.Link.Kind, p.Link.Driver = "tun", "tun" }), Auto,
 			want{true, false, true, "not yet known", ""}},
-		{"virtio", nic(func(p *Port) { p.Link.Driver = "virtio_net" }), Auto,
+		{"vmxnet3", nic(func(p *Port) { p.Link.Driver = "vmxnet3" }), Auto, want{true, true, true, "", ""}},
+		{"virtio", nic(func(p *Port) { p.Link.Driver = "virtio_net" }), Auto, want{true, true, true, "", ""}},
+		{"virtio, host merges", nic(func(p *Port) { p.Link.Driver, p.Link.Offloads.HWGRO = "virtio_net", true }), Auto,
 			want{true, false, true, "not yet known", ""}},
+		{"virtio, host could merge", nic(wire, func(p *Port) { p.Link.Driver, p.Link.Offloads.HWGRO = "virtio_net", true }), Auto,
+			want{true, true, true, "", ""}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := Decide(c.port, c.mode)

@@ -15,10 +15,7 @@ func LabelsIn(l kernel.Link, got Decision) (reason, remedy string) {
 	if got.XDPReceive {
 		return "", ""
 	}
-	if ok, _, _ := Receive(Port{Link: l}, On); ok && got.Attach && got.Remedy == "" {
-		return got.Reason, fmt.Sprintf("set xdp = \"on\" for %s", l.Name)
-	}
-	return got.Reason, orOther(got.Remedy)
+	return got.Reason, orOn(l, got)
 }
 
 // LabelsOut says why frames with labels do not leave by a port, and what would change that. Without
@@ -28,11 +25,20 @@ func LabelsOut(l kernel.Link, got Decision) (reason, remedy string) {
 		return "", ""
 	}
 	if got.Attach {
-		if ok, reason, remedy := Transmit(Port{Link: l}); !ok {
+		// what the daemon found out beside these facts is in got
+		if ok, reason, remedy := Transmit(Port{Link: l, OwnXDP: 1, Proven: true}); !ok {
 			return reason, orOther(remedy)
 		}
 	}
-	return got.Reason, orOther(got.Remedy)
+	return got.Reason, orOn(l, got)
+}
+
+// orOn is the remedy for a port without the XDP program, which xdp = "on" would have there.
+func orOn(l kernel.Link, got Decision) string {
+	if ok, _, _ := Receive(Port{Link: l}, On); ok && got.Attach && !got.XDPReceive && got.Remedy == "" {
+		return fmt.Sprintf("set xdp = \"on\" for %s", l.Name)
+	}
+	return orOther(got.Remedy)
 }
 
 func orOther(remedy string) string {

@@ -19,14 +19,15 @@ func TestLabels(t *testing.T) {
 		in, out words // parts of them
 	}{
 		{"physical", nic(), Auto, none, none},
-		{"off", nic(), Off, words{`xdp = "off"`, `set xdp = "on" for eth0`}, none},
+		{"off", nic(bare), Off, words{`xdp = "off"`, `set xdp = "on" for eth0`}, words{`xdp = "off"`, `set xdp = "on" for eth0`}},
+		{"not proven", nic(func(p *Port) { p.Proven = false }), Auto, none, words{"no packet has shown yet", "another port"}},
 		{"veth, unknown", nic(veth), Auto, words{"not yet known", `set xdp = "on" for eth0`}, none},
 		{"veth, partial", nic(veth, partial), Auto, words{"unfinished checksums", `xdp = "on" for eth0`}, none},
 		{"tags stripped for good", nic(func(p *Port) { p.Link.Offloads = kernel.Offloads{RxVLAN: true, RxVLANFixed: true} }), On,
 			words{"strips VLAN tags", "another port"}, none},
 		{"takes no frames", nic(func(p *Port) { p.Link.Features &^= kernel.XDPTransmit }), Auto,
 			none, words{"takes no redirected frames", "another port"}},
-		{"no XDP", nic(func(p *Port) { p.Link.Features = noXDP }), On,
+		{"no XDP", nic(func(p *Port) { p.Link.Driver, p.Link.Features = "e1000e", noXDP }), On,
 			words{"cannot redirect in XDP", "another port"}, words{"takes no redirected frames", "another port"}},
 		{"queueing", nic(func(p *Port) { p.Link.Queueing = "cake" }), Auto, none, words{"queueing policy cake", "another port"}},
 		{"peer does not poll", nic(veth, wire, func(p *Port) { p.Link.Features &^= kernel.XDPTransmit }), Auto,

@@ -4,6 +4,7 @@ package eligible
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"shunt/internal/kernel"
@@ -17,11 +18,13 @@ func Receive(p Port, mode Mode) (ok bool, reason, remedy string) {
 	if mode == Off {
 		return false, `xdp = "off"`, ""
 	}
+	if l.Kind == "" {
+		if reason, remedy := hides(p); reason != "" {
+			return false, reason, remedy
+		}
+	}
 	if !l.Features.Has(kernel.XDPBasic | kernel.XDPRedirect) {
 		return false, fmt.Sprintf("driver %s cannot redirect in XDP on %s", named(l.Driver), l.Name), ""
-	}
-	if l.Kind == "" && l.Offloads.RxVLAN {
-		return stripped(l)
 	}
 	if mode == Auto && software(l) && !p.Peer.gains(l) {
 		reason, remedy = p.Peer.explain(l)
@@ -30,33 +33,63 @@ func Receive(p Port, mode Mode) (ok bool, reason, remedy string) {
 	return true, "", ""
 }
 
-// stripped refuses a port that takes VLAN tags out of frames before XDP sees them:
-// tagged frames would look untagged there and be sent into the wrong network. A
-// veth's peer keeps the tag beside the frame only if it sends one: Peer watches.
-func stripped(l kernel.Link) (ok bool, reason, remedy string) {
-	reason = fmt.Sprintf("%s strips VLAN tags before XDP can see them (rx-vlan-hw-parse)", l.Name)
-	if !l.Offloads.RxVLANFixed {
-		remedy = fmt.Sprintf("ethtool -K %s rxvlan off", l.Name)
+// onePage is the largest MTU whose frames a driver without XDPFrags gives to a program: a page
+// less XDP_PACKET_HEADROOM, struct skb_shared_info and the Ethernet header.
+const onePage = 3500
+
+// hides says why the program of a physical port would not see what came in, or would not run.
+// A frame whose tag was taken out would look untagged and be sent into the wrong network.
+// (A veth's peer keeps the tag beside the frame only if it sends one: Peer watches.)
+func hides(p Port) (reason, remedy string) {
+	l := p.Link
+	d := driverOf(l)
+	cure := func(switches string) string {
+		command := fmt.Sprintf("ethtool -K %s %s", l.Name, switches)
+		if p.Keep {
+			command += `, or offloads = "switch" in the configuration`
+		}
+		return command
 	}
-	return false, reason, remedy
+	switch {
+	case d.noProgram != "":
+		return fmt.Sprintf("driver %s %s", l.Driver, d.noProgram), ""
+	case !l.Features.Has(kernel.XDPBasic|kernel.XDPRedirect) && d.lacks != "":
+		return fmt.Sprintf("driver %s cannot redirect in XDP on %s: %s", l.Driver, l.Name, d.lacks), fmt.Sprintf(d.cure, l.Name)
+	case !l.Features.Has(kernel.XDPBasic | kernel.XDPRedirect):
+		return "", ""
+	case l.Offloads.RxVLAN && !d.keepsTags:
+		reason = fmt.Sprintf("%s strips VLAN tags before XDP can see them (rx-vlan-hw-parse)", l.Name)
+		if l.Offloads.RxVLANFixed {
+			return reason, ""
+		}
+		return reason, cure("rxvlan off rx-vlan-stag-hw-parse off")
+	case l.Offloads.LRO:
+		return fmt.Sprintf("%s merges segments before XDP can see them (rx-lro)", l.Name), cure("lro off")
+	case l.Offloads.HWGRO && !slices.Contains(d.keep, kernel.RxGROHW):
+		return fmt.Sprintf("%s merges segments before XDP can see them (rx-gro-hw)", l.Name), cure("rx-gro-hw off")
+	case l.MTU > onePage && !l.Features.Has(kernel.XDPFrags):
+		return fmt.Sprintf("MTU %d is over what driver %s carries in XDP on %s", l.MTU, named(l.Driver), l.Name),
+			fmt.Sprintf("ip link set dev %s mtu %d", l.Name, onePage)
+	}
+	return "", ""
 }
 
-// software reports whether the other end of a link is no wire but a program or a
-// kernel on this machine, which may hand over packets with unfinished checksums and
-// many segments in one. To attach XDP makes it stop (a veth switches its peer's TSO
-// off), so bulk TCP would get slower.
+// software reports whether the other end of a link is no wire but a program or a kernel on this
+// machine, which hands over many segments in one as long as no XDP program is attached. To
+// attach one makes it stop (a veth switches its peer's TSO off, virtio its host's), so bulk
+// TCP would get slower.
 func software(l kernel.Link) bool {
-	switch l.Driver {
-	case "virtio_net", "vif", "hv_netvsc", "vmxnet3": // vif is Xen's
+	if l.Kind != "" {
 		return true
 	}
-	return l.Kind != ""
+	return driverOf(l).merges && (l.Offloads.HWGRO || l.Driver != "virtio_net")
 }
 
 // Wire is what TC ingress counted of a port's received packets in one period.
 type Wire struct {
 	Plain   uint64 // checksum complete in the frame
 	Partial uint64 // checksum left to hardware that never comes, or merged by GRO; on any port
+	Merged  uint64 // of the partial ones, those of several segments
 	Tagged  uint64 // VLAN tag beside the frame
 	Gain    uint64 // of the plain ones: repeated, or with labels
 }
