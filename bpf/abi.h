@@ -2,10 +2,9 @@
 /*
  * abi.h: everything that C and Go both read.
  *
- * C is the only source: bpf2go turns these structs and enums into Go types
- * (internal/dataplane), so constants that Go needs are enum members, never
- * #defines. ABI_VERSION names the layout of the pinned maps; a daemon that finds
- * pinned maps of another version does not take them over, it starts afresh.
+ * C is the only source: bpf2go turns these structs and enums into Go types (internal/dataplane), so
+ * constants that Go needs are enum members, never #defines. ABI_VERSION names the layout of the pinned
+ * maps; a daemon that finds pinned maps of another version does not take them over, it starts afresh.
  *
  * Byte order: addresses, ports and MACs are as on the wire. Times are jiffies
  * (u32, they wrap: compare with passed() only). Checksum deltas are ones'
@@ -186,6 +185,7 @@ enum port_flag {
 	PORT_XDP_TX = 2,		/* takes redirected frames, no queueing policy */
 	PORT_LOOKS_DEEPER = 4,		/* its qdiscs and filters may read more than a hit carries */
 	PORT_KEEPS_MARK = 8,		/* the skb goes on behind it, with its mark; a frame from XDP has none */
+	PORT_WIRE = 16,			/* XDP sees every packet alone and finished, whatever GRO makes of it later */
 };
 
 /* A flow as it looks on the wire where it comes in: two numbers, so that two comparisons

@@ -485,7 +485,8 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 		l.flags |= SLOT_LSP;
 		l.mtu = lsp < l.mtu ? lsp : l.mtu;
 	}
-	if (both && !g->partial && !g->gso && !(skb->mark && out->flags & PORT_KEEPS_MARK && !lsp))
+	if (both && (in->flags & PORT_WIRE || (!g->partial && !g->gso)) &&
+	    !(skb->mark && out->flags & PORT_KEEPS_MARK && !lsp))
 		l.flags |= SLOT_XDP;
 	reason = slot_arm(s, skb, g, &l);
 	if (reason == REASON_LEARNED && proto_of(&g->key) == IPPROTO_TCP)

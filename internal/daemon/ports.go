@@ -72,7 +72,7 @@ func (d *Daemon) review() error {
 		if p.decision.Attach {
 			want = append(want, dataplane.Attach{Index: l.Index,
 				XDPReceive: p.decision.XDPReceive, XDPTransmit: p.decision.XDPTransmit,
-				KeepsMark: p.decision.KeepsMark, LooksDeeper: p.decision.LooksDeeper})
+				KeepsMark: p.decision.KeepsMark, LooksDeeper: p.decision.LooksDeeper, Wire: l.Kind == ""})
 		}
 	}
 	for index, p := range d.ports {

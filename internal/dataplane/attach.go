@@ -24,6 +24,7 @@ type Attach struct {
 	XDPTransmit bool // XDP may redirect frames to it
 	KeepsMark   bool // what leaves by it goes on as an skb with its mark: XDP repeats no marked flow
 	LooksDeeper bool // its qdiscs and filters may read what a hit does not carry: nothing out by it is learned
+	Wire        bool // what comes in is finished and not merged when XDP sees it: only GRO merges, later
 }
 
 type attachment struct {
@@ -390,6 +391,9 @@ func (p *Plane) writePort(a Attach) error {
 	port.Flags = 0
 	if a.XDPReceive {
 		port.Flags |= uint32(tcPortFlagPORT_XDP_RX)
+	}
+	if a.XDPReceive && a.Wire {
+		port.Flags |= uint32(tcPortFlagPORT_WIRE)
 	}
 	if a.XDPTransmit {
 		port.Flags |= uint32(tcPortFlagPORT_XDP_TX)

@@ -85,9 +85,10 @@ func (b *bed) slow(before string) {
 	}
 }
 
-// tcp sends random bytes to the server and back, and compares.
+// tcp sends random bytes to the server and back, and compares. Most segments are repeated, at XDP where that can be.
 func (b *bed) tcp() {
 	b.t.Helper()
+	before := b.status()
 	stop, err := b.server.ServeTCP(netip.MustParseAddrPort(serverAddress+":80"), func(c *net.TCPConn) {
 		io.Copy(c, c)
 		c.CloseWrite()
@@ -110,6 +111,13 @@ func (b *bed) tcp() {
 	back, err := io.ReadAll(c)
 	if err != nil || sha256.Sum256(back) != sha256.Sum256(data) {
 		b.t.Errorf("TCP: %d of %d bytes came back, %v", len(back), len(data), err)
+	}
+	stage, least := "tc-ingress", uint64(20) // GRO has merged them before, up to 64 KB each
+	if b.xdp() {
+		stage, least = "xdp", 100
+	}
+	if hits := b.status().Counters[stage]["hit"] - before.Counters[stage]["hit"]; hits < least {
+		b.t.Errorf("TCP: %d packets were repeated at %s", hits, stage)
 	}
 }
 
