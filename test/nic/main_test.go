@@ -10,6 +10,7 @@
 //	make test-nic                                                       everything, some minutes
 //	go test -v ./test/nic -boot -run TestModels/vmxnet3                 one model
 //	go test -v ./test/nic -boot -run TestModels/vmxnet3 -tests Changes  one test of it
+//	go test -v ./test/nic -boot -run TestCost                           instructions per packet, by model
 //
 // Without -boot nothing runs: this is no part of `make test`.
 package nic
