@@ -113,6 +113,12 @@ func (r *Rig) attach(o Options) error {
 		return err
 	}
 	r.Configure(dataplane.Settings{Threshold: 1, Lease: 30 * r.HZ, LeaseLive: 30 * r.HZ, HZ: r.HZ, TCP: true})
+	// No daemon lives. A heartbeat of 0 would be one to come until jiffies wrap, five minutes after boot (INITIAL_JIFFIES).
+	now, err := r.Beat()
+	if err != nil {
+		return err
+	}
+	r.Edit(func(c *Control) { c.Beat = now - 60*r.HZ })
 	failed := r.Apply([]dataplane.Attach{
 		{Index: lan.Index, XDPReceive: !o.TCOnly, XDPTransmit: !o.TCOnly},
 		{Index: wan.Index, XDPReceive: !o.TCOnly, XDPTransmit: !o.TCOnly},
