@@ -271,22 +271,23 @@ static __always_inline __u16 learn_mtu(struct sk_buff *k, __u8 family)
 }
 
 /* An IPv6 route may have a lifetime (a router advertisement, expires): the kernel stops using it at its end
- * (fib6_check_expired()) and announces that later, when it collects such routes. */
+ * (fib6_check_expired()) and announces that later, when it collects such routes. 30 days, the default of an
+ * advertised prefix (RFC 4861, 6.2.1), are more jiffies than a __s32 holds at 1000 a second. */
 static __always_inline __u32 learn_lifetime(struct sk_buff *k, __u8 family, __u32 lease)
 {
 	struct dst_entry *dst = (void *)(k->_skb_refdst & SKB_DST_PTRMASK);
 	struct fib6_info *from;
-	__s32 left;
+	__s64 left;
 
 	if (family != 6 || !dst || !bpf_core_type_exists(struct rt6_info))
 		return lease;
 	from = BPF_CORE_READ((struct rt6_info *)dst, from);
 	if (!from || !(BPF_CORE_READ(from, fib6_flags) & RTF_EXPIRES))
 		return lease;
-	left = (__s32)((__u32)BPF_CORE_READ(from, expires) - now_jiffies());
+	left = BPF_CORE_READ(from, expires) - bpf_jiffies64();
 	if (left < 0)
 		left = 0;
-	return lease < (__u32)left ? lease : left;
+	return left < lease ? left : lease;
 }
 
 /* Checksum of the L4 header after NAT, from the one before it. */

@@ -3,6 +3,7 @@
 package path
 
 import (
+	"fmt"
 	"testing"
 )
 
@@ -19,6 +20,7 @@ func TestRouteLifetime(t *testing.T) {
 			{"", lease * 7 / 8, lease*9/8 + 1},
 			{"expires 3", 1, 3},
 			{"expires 3000", lease * 7 / 8, lease*9/8 + 1},
+			{fmt.Sprint("expires ", 1<<31/b.HZ+lease), lease * 7 / 8, lease*9/8 + 1}, // as 30 days are with 1000 jiffies a second
 		} {
 			check(t, b.Clear())
 			if c.route != "" {
