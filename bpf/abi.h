@@ -154,8 +154,9 @@ enum reason {
 	REASON_MPLS_EGRESS_GONE,
 	REASON_MPLS_NO_ROOM,		/* the driver leaves none in front of the frame */
 	REASON_MPLS_IMPOSED,		/* an IP packet, which goes on with labels */
-	/* what lies behind TC egress */
+	/* what others put at a port */
 	REASON_QUEUE_LOOKS_DEEPER,	/* a qdisc or filter of the egress reads what a hit does not carry */
+	REASON_UNWATCHED,		/* something stands at its way in or out, and no daemon reads it */
 	/* who else decides on a packet: TC egress */
 	REASON_ROUTE_PROGRAM,		/* its route has a lightweight tunnel: a program, ILA, ... */
 	REASON_IPVS,
@@ -183,7 +184,7 @@ enum slot_flag {
 enum port_flag {
 	PORT_XDP_RX = 1,		/* the XDP program is attached */
 	PORT_XDP_TX = 2,		/* takes redirected frames, no queueing policy */
-	PORT_LOOKS_DEEPER = 4,		/* its qdiscs and filters may read more than a hit carries */
+	PORT_LOOKS_DEEPER = 4,		/* its qdiscs and filters may read more than a hit carries: no conntrack entry, no route */
 	PORT_KEEPS_MARK = 8,		/* the skb goes on behind it, with its mark; a frame from XDP has none */
 	PORT_WIRE = 16,			/* XDP sees every packet alone and finished, whatever GRO makes of it later */
 };

@@ -154,7 +154,7 @@ static __always_inline __u32 lease_length(__u32 hash)
 {
 	__u32 lease = ctl.lease;
 
-	if (!passed(ctl.beat + ctl.beat_max, now_jiffies()))
+	if (daemon_lives())
 		lease = ctl.lease_live;
 	if (lease > ctl.hz / 4 && is_verified(hash))
 		lease = ctl.hz / 4;

@@ -42,6 +42,7 @@ static __always_inline __u32 now_jiffies(void) { return bpf_jiffies64(); }
 enum { AHEAD = 17 };	/* bits */
 
 static __always_inline int passed(__u32 t, __u32 now) { return (t - now - 1) >> AHEAD != 0; }
+static __always_inline int daemon_lives(void) { return !passed(ctl.beat + ctl.beat_max, now_jiffies()); }
 
 /* The daemon is dead for longer than labels may live. */
 static __always_inline int orphaned(__u32 now) { return now - ctl.beat > ctl.label_hold; }

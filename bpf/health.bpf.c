@@ -17,8 +17,6 @@ static __always_inline int is_here(const struct net_device *dev)
 
 enum { BULK = 16, POLL = 64 };	/* DEV_MAP_BULK_SIZE, NAPI_POLL_WEIGHT */
 
-static __always_inline int daemon_lives(void) { return !passed(ctl.beat + ctl.beat_max, now_jiffies()); }
-
 /* Take XDP from an egress that loses frames, as the daemon does while it lives: first nothing more is learned for
  * it, then nothing is used that was. A daemon gives it back. */
 static __noinline int mute(__u32 ifindex)

@@ -25,10 +25,16 @@ typedef struct { struct net *net; } possible_net_t;
 struct ipv6_devconf { __s32 mtu6; } CORE;
 struct inet6_dev { struct ipv6_devconf cnf; } CORE;
 struct Qdisc { __u32 handle; } CORE;
+struct mini_Qdisc;
+struct bpf_mprog_bundle { __u32 count; } CORE;
+struct bpf_mprog_entry { struct bpf_mprog_bundle *parent; } CORE;
+struct tcx_entry { struct mini_Qdisc *miniq; struct bpf_mprog_bundle bundle; } CORE;
 struct net_device {
 	unsigned int mtu;
 	int ifindex;
 	struct Qdisc *qdisc;
+	struct nf_hook_entries *nf_hooks_ingress, *nf_hooks_egress;
+	struct bpf_mprog_entry *tcx_ingress, *tcx_egress;
 	const unsigned char *dev_addr;
 	possible_net_t nd_net;
 	struct inet6_dev *ip6_ptr;

@@ -14,6 +14,7 @@
 #include "verdict.h"
 #include "policy.h"
 #include "conntrack.h"
+#include "others.h"
 
 /* Does conntrack look at this family in this namespace? Its hook in PRE_ROUTING has a
  * priority of its own (ipv4_conntrack_ops); hook ops follow the hooks in memory. */
@@ -426,16 +427,6 @@ static __always_inline enum reason other_forwarder(struct sk_buff *k)
 	return dst && BPF_CORE_READ(dst, lwtstate) ? REASON_ROUTE_PROGRAM : REASON_LEARNED;
 }
 
-/* A hit reaches the qdisc without conntrack entry and route (__bpf_redirect()). The daemon sets the flag
- * for an egress whose qdiscs and filters may read them. Without a daemon nobody watches a qdisc
- * that an administrator set: those have a major number (qdisc_alloc_handle()). */
-static __always_inline int queue_looks_deeper(struct sk_buff *k, const struct port *out)
-{
-	if (out->flags & PORT_LOOKS_DEEPER)
-		return 1;
-	return passed(ctl.beat + ctl.beat_max, now_jiffies()) && BPF_CORE_READ(k, dev, qdisc, handle) >> 16;
-}
-
 /* `lsp`: the packet gets labels from here, and may be so long for that; 0: it gets none.
  * The steps are functions of their own, and not static: the verifier looks at such a one once, for
  * any arguments, and does not follow each way through one of them through all the others. */
@@ -461,8 +452,10 @@ static __always_inline enum reason learn(struct __sk_buff *skb, struct sk_buff *
 		return REASON_OLD_GENERATION;
 	if (!in || !out || learn_upper(k, oif))
 		return REASON_PORT_UNKNOWN;
-	if (!lsp && queue_looks_deeper(k, out))
+	if (!lsp && out->flags & PORT_LOOKS_DEEPER)
 		return REASON_QUEUE_LOOKS_DEEPER;
+	if (!lsp && unwatched_out(k))
+		return REASON_UNWATCHED;
 	both = in->flags & PORT_XDP_RX && (lsp || out->flags & PORT_XDP_TX);
 	l.rw.tx = lsp ? IMPOSER_TX : out->tx;	/* now: the kernel may give the element to another port */
 	if (skb->vlan_present)

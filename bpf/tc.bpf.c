@@ -12,6 +12,7 @@
 #include "skb.h"
 #include "edit.h"
 #include "sight.h"
+#include "others.h"
 #include "learn.h"
 #include "lsp.h"
 #include "sample.h"
@@ -225,7 +226,10 @@ static __always_inline int judge(struct __sk_buff *skb, struct sk_buff *k, struc
 	if (!counted || ctl.no_marks || f->data + f->len > f->end)
 		reason = flow_slow(s, f, reason);
 	if (is_due(reason)) {
-		sight(g, skb, k, f, &at);
+		if (unwatched_in(k))
+			s->why = reason = REASON_UNWATCHED;
+		else
+			sight(g, skb, k, f, &at);
 		if (s->flags & SLOT_CT && f->proto == IPPROTO_TCP)
 			slot_unsettled(s);
 	}

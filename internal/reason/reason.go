@@ -154,6 +154,8 @@ var table = map[string]meaning{
 	"ipvs": {"IPVS balances it, by a table, timeouts and schedulers of its own", doubt,
 		"balance with nftables (dnat to numgen or jhash) if these flows should be fast"},
 	"group_neighbour": {"its next hop has a broadcast or multicast MAC address", never, ""},
+	"unwatched": {"a qdisc, filter, program or nftables chain of others stands at its way in or out, and no daemon reads what it asks for", doubt,
+		"start the daemon"},
 	// What keeps one sender from harming the others.
 	"source_full": {"its source holds as many slots of the flow table as one may; the flow stays on the kernel's way", bounded,
 		"see whether that host scans or floods; if it is a large server or a NAT, raise source_flows in the configuration"},

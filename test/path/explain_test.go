@@ -368,6 +368,7 @@ func TestExplainUnlearnable(t *testing.T) {
 // reasons that no flow has.
 func TestExplainElsewhere(t *testing.T) {
 	b := open(t, exercise.Options{})
+	b.lives(t)
 	in, out := b.udp4()
 	t.Run("redirected", func(t *testing.T) {
 		check(t, b.LAN.NS.NFT(`table netdev away { chain in { type filter hook ingress device "lan" priority 0; fwd to "wan"; }; }`))

@@ -90,6 +90,7 @@ per_packet_rule      tc-egress
 queue_looks_deeper   tc-egress
 route_program        tc-egress
 group_neighbour      tc-egress
+unwatched            tc-ingress tc-egress
 source_full          xdp tc-ingress
 policed              xdp tc-ingress
 mpls_switched        mpls

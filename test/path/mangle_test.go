@@ -133,6 +133,7 @@ func TestMarks(t *testing.T) {
 // TestMeanwhile: what other CPUs do between the two ends of a packet.
 func TestMeanwhile(t *testing.T) {
 	b := open(t, exercise.Options{})
+	b.lives(t)
 	in, out := b.udp4()
 	key, words := exercise.KeyOf(in, b.LANIndex)
 	at := func(field uintptr) int64 {
@@ -179,6 +180,7 @@ func TestMeanwhile(t *testing.T) {
 // TestElsewhere: packets that leave by other ways than the kernel's forwarding.
 func TestElsewhere(t *testing.T) {
 	b := open(t, exercise.Options{})
+	b.lives(t)
 	in, out := b.udp4()
 	t.Run("redirected by nft", func(t *testing.T) {
 		check(t, b.LAN.NS.NFT(`table netdev away { chain in { type filter hook ingress device "lan" priority 0; fwd to "wan"; }; }`))

@@ -7,6 +7,8 @@ import (
 
 	"shunt/internal/dataplane"
 	"shunt/internal/dataplane/exercise"
+	"shunt/internal/dataplane/foreign"
+	"shunt/internal/lab"
 )
 
 // TestQueueLooksDeeper: nothing is learned towards a port whose queue reads more than a repeated packet
@@ -53,39 +55,73 @@ func TestQueueLooksDeeper(t *testing.T) {
 	}
 }
 
-// TestQueueUnwatched: without a daemon nobody tells whether a qdisc that an administrator set looks
-// deeper, so nothing is learned towards it; the kernel's own do not.
-func TestQueueUnwatched(t *testing.T) {
+// lives lets the data path take a daemon for alive, as it must where others stand at a port.
+func (b *bench) lives(t *testing.T) {
+	t.Helper()
+	now, err := b.Now()
+	check(t, err)
+	b.Edit(func(c *exercise.Control) { c.Beat = now + 60*b.HZ })
+}
+
+// TestUnwatched: without a daemon nobody reads what others have put at a port, so nothing is learned that passes
+// it: a repeated packet would bypass it. The kernel's own qdiscs, and clsact without a filter, are nobody's.
+func TestUnwatched(t *testing.T) {
+	const (
+		in, out = "tc-ingress unwatched, tc-egress unsighted", "tc-ingress learning, tc-egress unwatched"
+		neither = "tc-ingress learning, tc-egress learned"
+		filter  = " protocol all pref 7 u32 match u32 0 0 flowid 1:3"
+	)
 	b := open(t, exercise.Options{})
-	for _, p := range []func() (in, out exercise.Packet){b.udp4, b.udp6} {
-		in, out := p()
-		for _, c := range []struct {
-			qdisc string
-			beats bool
-			want  string
-		}{
-			{"", false, "learned"},
-			{"handle 1: bfifo limit 100000", false, "queue_looks_deeper"},
-			{"handle 1: bfifo limit 100000", true, "learned"},
-		} {
-			check(t, b.Clear())
-			if c.qdisc != "" {
-				_, err := b.LAN.NS.Run("sh", "-c", "tc qdisc replace dev wan root "+c.qdisc)
-				check(t, err)
-			}
-			now, err := b.Now()
+	program := func(attach func(*lab.NS, string) (*foreign.Program, error), device string) func() func() {
+		return func() func() {
+			p, err := attach(b.LAN.NS, device)
 			check(t, err)
-			b.Edit(func(ctl *exercise.Control) {
-				ctl.Beat = now - b.HZ*60
-				if c.beats {
-					ctl.Beat = now + b.HZ*60
-				}
-			})
-			b.forth(t, teaches+c.want, in.Bytes(), out.Bytes())
-			if c.qdisc != "" {
-				_, err := b.LAN.NS.Run("sh", "-c", "tc qdisc del dev wan root")
+			return func() { check(t, p.Close()) }
+		}
+	}
+	run := func(add, remove string) func() func() {
+		return func() func() {
+			_, err := b.LAN.NS.Run("sh", "-ec", add)
+			check(t, err)
+			return func() {
+				_, err := b.LAN.NS.Run("sh", "-ec", remove)
 				check(t, err)
 			}
 		}
+	}
+	for _, c := range []struct {
+		name string
+		add  func() (remove func())
+		want string
+	}{
+		{"nothing", run(":", ":"), neither},
+		{"qdisc", run("tc qdisc add dev wan root handle 1: bfifo limit 100000", "tc qdisc del dev wan root"), out},
+		{"qdisc where it comes in", run("tc qdisc add dev lan root handle 1: bfifo limit 100000", "tc qdisc del dev lan root"), neither},
+		{"clsact alone", run("tc qdisc add dev wan clsact; tc qdisc add dev lan clsact", "tc qdisc del dev wan clsact; tc qdisc del dev lan clsact"), neither},
+		{"egress filter", run("tc qdisc add dev wan clsact; tc filter add dev wan egress"+filter, "tc qdisc del dev wan clsact"), out},
+		{"ingress filter", run("tc qdisc add dev lan ingress; tc filter add dev lan ingress"+filter, "tc qdisc del dev lan ingress"), in},
+		{"egress chain", run("nft 'table netdev t { chain c { type filter hook egress device wan priority 0; }; }'", "nft delete table netdev t"), out},
+		{"ingress chain", run("nft 'table netdev t { chain c { type filter hook ingress device lan priority 0; }; }'", "nft delete table netdev t"), in},
+		{"egress program", program(foreign.TCXEgress, "wan"), out},
+		{"ingress program", program(foreign.TCX, "lan"), in},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			remove := c.add()
+			defer remove()
+			for _, p := range []func() (in, out exercise.Packet){b.udp4, b.udp6} {
+				for _, beats := range []bool{false, true} {
+					check(t, b.Clear())
+					want := c.want
+					b.lives(t)
+					if beats {
+						want = neither
+					} else {
+						b.Edit(func(c *exercise.Control) { c.Beat -= 120 * b.HZ })
+					}
+					in, out := p()
+					b.forth(t, "xdp learning, "+want, in.Bytes(), out.Bytes())
+				}
+			}
+		})
 	}
 }
