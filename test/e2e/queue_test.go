@@ -54,6 +54,7 @@ func ematch(name, deeper, words string, before ...string) queueCase {
 }
 
 var queueCases = []queueCase{
+	qdisc("noqueue", "", "noqueue"), {"qdisc/clsact", "", []string{"tc qdisc add dev wan clsact"}},
 	qdisc("pfifo", "", "pfifo"), qdisc("bfifo", "", "bfifo"), qdisc("pfifo_head_drop", "", "pfifo_head_drop"),
 	qdisc("pfifo_fast", "", "pfifo_fast"), qdisc("tbf", "", "tbf rate 900mbit burst 100k latency 1s"),
 	{"qdisc/htb", "", tree}, qdisc("mq", "", "mq"), qdisc("mqprio", "", "mqprio num_tc 1 map 0 queues 1@0 hw 0"),
@@ -108,11 +109,12 @@ var queueCases = []queueCase{
 	action("bpf", "action bpf", "bpf bytecode '1,6 0 0 4294967295'"),
 	action("mirred", "action mirred", "mirred egress mirror dev wan2", "ip link add wan2 type ifb", "ip link set wan2 up"),
 	action("ife", "action ife", "ife encode allow mark"), action("sample", "action sample", "sample rate 10 group 5"),
-	action("pedit", "action pedit", "pedit munge offset -14 u8 set 2"), action("csum", "action csum", "csum ip4h"),
-	action("simple", "action simple", "simple sdata x"), action("nat", "action nat", "nat egress 198.19.0.1/32 198.19.0.1"),
-	action("skbmod", "action skbmod", "skbmod set smac 02:00:00:00:13:01"), action("vlan", "action vlan", "vlan pop pipe"),
-	action("gate", "action gate", "gate clockid CLOCK_TAI sched-entry open 200000000ns -1 -1"),
-	action("tunnel_key", "action tunnel_key", "tunnel_key unset"), action("mpls", "action mpls", "mpls dec_ttl pipe"),
+	action("pedit", "", "pedit munge offset -14 u8 set 2"), action("pedit by header", "", "pedit ex munge udp dport set 6000 pipe csum udp"),
+	action("csum", "", "csum ip4h and udp"), action("simple", "", "simple sdata x"),
+	action("nat", "", "nat egress 198.19.0.1/32 198.19.0.1"), action("skbmod", "", "skbmod set smac 02:00:00:00:13:01"),
+	action("vlan", "", "vlan pop pipe"), action("vlan push", "", "vlan push id 5"),
+	action("gate", "", "gate clockid CLOCK_TAI sched-entry open 200000000ns -1 -1"),
+	action("tunnel_key", "", "tunnel_key unset"), action("mpls", "", "mpls dec_ttl pipe"), action("mpls push", "", "mpls push label 100"),
 	{"action/behind another", "action connmark", slices.Concat(tree, []string{filterAt + "u32 match u32 0 0 flowid 1:3 action ok action connmark"})},
 
 	ematch("cmp", "", "cmp(u8 at 0 layer network mask 0xf0 gt 1)"), ematch("cmp transport", "layer transport", "cmp(u16 at 2 layer transport eq 6000)"),
@@ -121,7 +123,8 @@ var queueCases = []queueCase{
 	ematch("meta rt_classid", "(rt_classid)", "meta(rt_classid eq 3)", "ip route change 198.19.0.0/24 dev wan src 198.19.0.1 realm 3"),
 	ematch("meta tc_index", "(tc_index)", "meta(tc_index eq 0)"), ematch("meta socket", "ematch meta", "meta(sk_family eq 0)"),
 	ematch("ipset", "ematch ipset", "ipset(hosts src)", "ipset create hosts hash:ip", "ipset add hosts 198.19.0.1"),
-	ematch("canid", "ematch canid", "canid(sff 0x123)"),
+	ematch("canid", "ematch canid", "canid(sff 0x123)"), ematch("ipt", "ematch ipt", "ipt(-m policy --dir in --pol none)"),
+	ematch("container", "", "(cmp(u8 at 0 layer network mask 0xf0 gt 1) or meta(nf_mark eq 1)) and not meta(nf_mark eq 9)"),
 	ematch("and", "ematch meta", "cmp(u8 at 0 layer network mask 0xf0 gt 1) and not meta(tc_index eq 1)"),
 }
 
