@@ -134,7 +134,7 @@ func connections(router *lab.NS) (lists [2][]string, err error) {
 		return lists, err
 	}
 	for _, c := range entries {
-		lists[0] = append(lists[0], fmt.Sprintf("original %v reply %v status %#x mark %#x tcp %d", c.Original, c.Reply, c.Status, c.Mark, c.TCPState))
+		lists[0] = append(lists[0], trackedLine(c))
 	}
 	for _, family := range []string{"ipv4", "ipv6"} {
 		text, err := router.Run("conntrack", "-L", "-f", family)

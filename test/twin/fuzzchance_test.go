@@ -6,9 +6,11 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
-	"strings"
+
+	"shunt/internal/kernel"
 )
 
 // Two things no two performances have in common, or hardly two in 65,536. Each is counted, and printed.
@@ -33,19 +35,25 @@ type tracked struct {
 	what, where string // the connection, and all of the line but its port behind the NAT
 }
 
+// trackedForm is what trackedLine writes: a tuple begins with its protocol, source and destination.
+var trackedForm = regexp.MustCompile(`^((original \{(\d+) (\S+) (\S+) [^}]*\}) reply \{\d+ \S+) (\S+)(.*)$`)
+
+func trackedLine(c kernel.Connection) string {
+	return fmt.Sprintf("original %v reply %v status %#x mark %#x tcp %d", c.Original, c.Reply, c.Status, c.Mark, c.TCPState)
+}
+
 func readTracked(line string) (c tracked) {
-	w := strings.Fields(line) // original {17 source dest zone echo} reply {17 source dest …
-	if len(w) < 12 {
+	m := trackedForm.FindStringSubmatch(line)
+	if m == nil {
 		return c
 	}
-	proto, _ := strconv.Atoi(strings.TrimPrefix(w[1], "{"))
+	proto, _ := strconv.Atoi(m[3])
 	c.proto = uint8(proto)
-	c.source, _ = netip.ParseAddrPort(w[2])
-	c.dest, _ = netip.ParseAddrPort(w[3])
-	c.replyDest, _ = netip.ParseAddrPort(w[9])
-	c.what = strings.Join(w[:6], " ")
-	w[9] = c.replyDest.Addr().String()
-	c.where = strings.Join(w, " ")
+	c.source, _ = netip.ParseAddrPort(m[4])
+	c.dest, _ = netip.ParseAddrPort(m[5])
+	c.replyDest, _ = netip.ParseAddrPort(m[6])
+	c.what = m[2]
+	c.where = m[1] + " " + c.replyDest.Addr().String() + m[7]
 	return c
 }
 

@@ -4,12 +4,13 @@ package twin
 
 import (
 	"bytes"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
 	"testing"
+
+	"shunt/internal/kernel"
 )
 
 // TestFuzzJudge: what a frame with a wrong checksum that only shunt forwarded is called, by what came
@@ -119,14 +120,19 @@ func TestFuzzChance(t *testing.T) {
 		source: netip.MustParseAddrPort("198.18.0.2:1000"), dest: netip.MustParseAddrPort("198.19.0.2:2000"),
 	}
 	x := item{frame: in.packet(header{ttl: 64}, protoUDP, udp(1000, 2000, []byte{1, 2, 3, 4}))}
-	line := func(from string, port int) string {
-		return fmt.Sprintf("original {17 %s 198.19.0.2:2000 0 0} reply {17 198.19.0.2:2000 198.19.0.1:%d 0 0} status 0x188 mark 0x0 tcp 0", from, port)
+	line := func(from string, port uint16) string {
+		server := netip.MustParseAddrPort("198.19.0.2:2000")
+		return trackedLine(kernel.Connection{
+			Original: kernel.Tuple{Proto: protoUDP, Source: netip.MustParseAddrPort(from), Destination: server},
+			Reply:    kernel.Tuple{Proto: protoUDP, Source: server, Destination: netip.AddrPortFrom(netip.MustParseAddr("198.19.0.1"), port)},
+			Status:   0x188,
+		})
 	}
 	wrong := out(7000, 4, 0)
 	wrong[len(wrong)-1] ^= 1
 	for _, c := range []struct {
 		what       string
-		ours       int // shunt's port behind the NAT, where the kernel's is 8000
+		ours       uint16 // shunt's port behind the NAT, where the kernel's is 8000
 		want, got  []byte
 		result     string
 		conntracks int // lines that are left to compare

@@ -309,7 +309,7 @@ func (a *arena) connections() (all []string) {
 		}) {
 			c.Status &^= assured
 		}
-		all = append(all, fmt.Sprintf("original %v reply %v status %#x mark %#x tcp %d", c.Original, c.Reply, c.Status, c.Mark, c.TCPState))
+		all = append(all, trackedLine(c))
 	}
 	slices.Sort(all)
 	return all
