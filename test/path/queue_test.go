@@ -120,6 +120,9 @@ func TestUnwatched(t *testing.T) {
 					}
 					in, out := p()
 					b.forth(t, "xdp learning, "+want, in.Bytes(), out.Bytes())
+					if want != neither {
+						b.answers(t, queryOf(in), "unwatched")
+					}
 				}
 			}
 		})
