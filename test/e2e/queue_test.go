@@ -101,6 +101,10 @@ var queueCases = []queueCase{
 	{"filter/basic", "", append(slices.Clone(tree), filterAt+"basic classid 1:3")},
 	{"filter/clsact egress", "", []string{"tc qdisc add dev wan clsact", "tc filter add dev wan egress protocol all pref 7 u32 match u32 0 0 classid 1:3"}},
 	{"filter/clsact egress bpf", "at egress", []string{"tc qdisc add dev wan clsact", "tc filter add dev wan egress protocol all pref 7 bpf da bytecode '1,6 0 0 4294967295'"}},
+	{"filter/shared block", "", []string{"tc qdisc add dev wan egress_block 7 clsact", "tc filter add block 7 protocol all pref 7 u32 match u32 0 0 classid 1:3"}},
+	{"filter/shared block bpf", "at egress", []string{"tc qdisc add dev wan egress_block 7 clsact", "tc filter add block 7 protocol all pref 7 bpf da bytecode '1,6 0 0 4294967295'"}},
+	{"filter/shared block bpf before", "at egress", []string{"tc qdisc add dev lan egress_block 7 clsact", "tc filter add block 7 protocol all pref 7 bpf da bytecode '1,6 0 0 4294967295'",
+		"tc qdisc add dev wan egress_block 7 clsact", "tc qdisc del dev lan clsact"}},
 
 	action("gact", "", "ok"), action("police", "", "police rate 900mbit burst 1m conform-exceed drop"),
 	action("skbedit", "", "skbedit priority 1:4"), action("connmark", "action connmark", "connmark"),
