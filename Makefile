@@ -23,7 +23,7 @@ export GIT_CONFIG_VALUE_0 := *
 GENERATED := $(foreach o,tc xdp mpls health traffic/bpf,$(addprefix internal/dataplane/$(o)_x86_bpfel,.go .o))
 BENCHES := firewall flows rules tcp connections instructions changes attacks labels
 # The cases of `shunt bench instructions` that are ours to change.
-OURS := shunt-xdp shunt-xdp6 shunt-tc shunt-tax shunt-swap shunt-php shunt-pop shunt-push shunt-pop-swap
+OURS := shunt-xdp shunt-xdp6 shunt-tc shunt-tax shunt-swap shunt-swap-million shunt-php shunt-pop shunt-push shunt-pop-swap
 
 .PHONY: help deps go root generate build deb test test-noisy test-vm test-nic test-package interop conformance change chaos fuzz demo bench bench-check bench-baseline lint fmt clean
 
