@@ -17,6 +17,7 @@ import (
 	"shunt/internal/dataplane"
 	"shunt/internal/doctor"
 	"shunt/internal/kernel"
+	"shunt/internal/nft"
 	"shunt/internal/ruleset"
 )
 
@@ -50,9 +51,10 @@ type rulebook struct {
 	wind     func(ruleset.Clock) // bounds leases by the clock, whenever the ruleset was read
 	elements atomic.Bool         // the clock depends on elements of sets
 
-	gate  sync.Mutex // held for moments only
-	heard uint64     // changes that were announced
-	done  uint64     // of which so many were read
+	gate    sync.Mutex  // held for moments only
+	heard   uint64      // changes that were announced
+	done    uint64      // of which so many were read
+	touched nft.Touched // by changes since it was read last
 
 	mu     sync.Mutex
 	links  []kernel.Link
@@ -85,6 +87,7 @@ func (b *rulebook) unread(why string) {
 // prove themselves once it was read.
 func (b *rulebook) hear(e kernel.Event) {
 	read := b.stale
+	b.note(e)
 	switch {
 	case e.Kind == kernel.EventResync || e.Kind == kernel.EventNftables && e.Elements == nil:
 		b.gate.Lock()
@@ -104,6 +107,26 @@ func (b *rulebook) hear(e kernel.Event) {
 	case read <- struct{}{}:
 	default: // it will be read anyway
 	}
+}
+
+// note keeps what must be read again.
+func (b *rulebook) note(e kernel.Event) {
+	b.gate.Lock()
+	defer b.gate.Unlock()
+	switch e.Kind {
+	case kernel.EventResync:
+		b.touched.All = true
+	case kernel.EventNftables:
+		b.touched.Add(e.Touched)
+	}
+}
+
+// untold is what must be read, and after how many changes. Who asks reads it.
+func (b *rulebook) untold() (changes uint64, touched nft.Touched) {
+	b.gate.Lock()
+	defer b.gate.Unlock()
+	touched, b.touched = b.touched, nft.Touched{}
+	return b.heard, touched
 }
 
 // learned notes that the ruleset was read as it was after so many changes. The caller does not
@@ -195,8 +218,8 @@ func (b *rulebook) lacking() bool {
 // to be left alone then. While it cannot be read, nobody knows what is in it.
 func (b *rulebook) read() (rest time.Duration) {
 	begin := time.Now()
-	heard, _ := b.changes()
-	report, err := b.rules.Read()
+	heard, touched := b.untold()
+	report, err := b.rules.Update(touched)
 	if err == nil {
 		b.group, err = groupClock()
 		report.Wind(b.group)

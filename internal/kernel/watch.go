@@ -71,8 +71,9 @@ type Event struct {
 	// event whose MAC no entry uses can be ignored. For FDB and NeighNew it is the one it is about.
 	MAC net.HardwareAddr
 	// Elements is, for Nftables, everything that the transaction can have changed: what
-	// comes from these addresses or goes to them. nil: anything.
+	// comes from these addresses or goes to them. nil: anything. Touched is what must be read again.
 	Elements []netip.Prefix
+	Touched  nft.Touched
 	// Near is, for Link, Addr and Netconf, the interfaces that stand below, above and beside the one that
 	// it is about, before and after, and that one. nil: not known.
 	Near []int
@@ -364,7 +365,7 @@ func openSources(buffer int) (opened []*source, err error) {
 func decodeTransaction(rules *nft.Decoder) func(netlink.Message) (Event, bool, error) {
 	return func(m netlink.Message) (Event, bool, error) {
 		t, ended, err := rules.Decode(m)
-		return Event{Kind: EventNftables, Name: t.Program, Elements: t.Elements}, ended, err
+		return Event{Kind: EventNftables, Name: t.Program, Elements: t.Elements, Touched: t.Touched}, ended, err
 	}
 }
 

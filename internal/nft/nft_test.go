@@ -51,7 +51,7 @@ func TestReadNft(t *testing.T) {
 		t.Errorf("set: %+v", s)
 	}
 	var rules []Rule
-	if err := n.Rules(table, func(r Rule) { rules = append(rules, r) }); err != nil {
+	if err := n.Rules(Ref{table, "f"}, func(r Rule) { rules = append(rules, r) }); err != nil {
 		t.Fatal(err)
 	}
 	var words []string

@@ -3,6 +3,7 @@
 package nft
 
 import (
+	"maps"
 	"net/netip"
 
 	"github.com/mdlayher/netlink"
@@ -34,6 +35,7 @@ type Decoder struct {
 
 	// of the transaction that is being announced
 	anything bool
+	touched  Touched
 	elements []netip.Prefix
 	edges    map[edgeSide][]edge
 }
@@ -77,6 +79,29 @@ type Transaction struct {
 	// Elements are the prefixes whose packets, from or to them, the change can affect. nil
 	// means all packets.
 	Elements []netip.Prefix
+	Touched  Touched
+}
+
+// Touched is what of the ruleset was announced as changed: other rules than those of Chains, and
+// other elements than those of Sets, are what they were. Chains and sets themselves may be new or
+// gone. The zero value is nothing.
+type Touched struct {
+	All          bool // anything may have changed
+	Chains, Sets map[Ref]bool
+}
+
+// Add takes in what else was touched.
+func (t *Touched) Add(o Touched) {
+	t.All = t.All || o.All
+	t.Chains, t.Sets = union(t.Chains, o.Chains), union(t.Sets, o.Sets)
+}
+
+func union(to, from map[Ref]bool) map[Ref]bool {
+	if to == nil && len(from) > 0 {
+		to = make(map[Ref]bool, len(from))
+	}
+	maps.Copy(to, from)
+	return to
 }
 
 // Decode takes a message, and returns the transaction that ends with it; false if none does.
@@ -88,18 +113,38 @@ func (d *Decoder) Decode(m netlink.Message) (Transaction, bool, error) {
 		return Transaction{}, false, d.touch(m)
 	}
 	d.anything = true
-	var err error
+	return Transaction{}, false, d.take(m)
+}
+
+// take takes a message about anything but elements.
+func (d *Decoder) take(m netlink.Message) (err error) {
 	switch m.Header.Type {
+	case messageType(unix.NFT_MSG_NEWTABLE), messageType(unix.NFT_MSG_DELTABLE): // its rules have messages of their own (nft_flush_table())
+	case messageType(unix.NFT_MSG_NEWCHAIN), messageType(unix.NFT_MSG_DELCHAIN):
+		err = d.touchChain(m, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME)
 	case messageType(unix.NFT_MSG_NEWSET):
 		err = d.set(m)
-	case messageType(unix.NFT_MSG_NEWRULE):
-		err = d.rule(m)
 	case messageType(unix.NFT_MSG_DELSET):
 		var s Ref
-		s, err = setOf(m, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME)
+		s, err = refOf(m, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME)
+		d.touched.Add(Touched{Sets: map[Ref]bool{s: true}})
 		delete(d.sets, s)
+	case messageType(unix.NFT_MSG_NEWRULE):
+		if err = d.rule(m); err == nil {
+			err = d.touchChain(m, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN)
+		}
+	case messageType(unix.NFT_MSG_DELRULE):
+		err = d.touchChain(m, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN)
+	default:
+		d.touched.All = true
 	}
-	return Transaction{}, false, err
+	return err
+}
+
+func (d *Decoder) touchChain(m netlink.Message, table, name uint16) error {
+	c, err := refOf(m, table, name)
+	d.touched.Add(Touched{Chains: map[Ref]bool{c: true}})
+	return err
 }
 
 // end is NFT_MSG_NEWGEN.
@@ -118,12 +163,13 @@ func (d *Decoder) end(m netlink.Message) (Transaction, bool, error) {
 	if !d.anything && len(d.elements) <= MostElements {
 		e.Elements = d.elements
 	}
-	d.anything, d.elements, d.edges = false, nil, nil
+	e.Touched = d.touched
+	d.anything, d.touched, d.elements, d.edges = false, Touched{}, nil, nil
 	return e, true, err
 }
 
-// setOf reads which set a message is about.
-func setOf(m netlink.Message, table, name uint16) (Ref, error) {
+// refOf reads which chain or set a message is about.
+func refOf(m netlink.Message, table, name uint16) (Ref, error) {
 	var s Ref
 	err := nl.Attributes(m, nl.SizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
@@ -142,10 +188,11 @@ func setOf(m netlink.Message, table, name uint16) (Ref, error) {
 // set remembers a new set.
 func (d *Decoder) set(m netlink.Message) error {
 	var keyType, keyLen, flags uint32
-	s, err := setOf(m, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME)
+	s, err := refOf(m, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME)
 	if err != nil {
 		return err
 	}
+	d.touched.Add(Touched{Sets: map[Ref]bool{s: true}})
 	err = nl.Attributes(m, nl.SizeofNfgenmsg, func(ad *netlink.AttributeDecoder) {
 		nl.BigEndian(ad)
 		switch ad.Type() {
@@ -166,10 +213,11 @@ func (d *Decoder) set(m netlink.Message) error {
 
 // touch notes what the elements of a message can have changed.
 func (d *Decoder) touch(m netlink.Message) error {
-	s, err := setOf(m, unix.NFTA_SET_ELEM_LIST_TABLE, unix.NFTA_SET_ELEM_LIST_SET)
+	s, err := refOf(m, unix.NFTA_SET_ELEM_LIST_TABLE, unix.NFTA_SET_ELEM_LIST_SET)
 	if err != nil {
 		return err
 	}
+	d.touched.Add(Touched{Sets: map[Ref]bool{s: true}})
 	facts := d.sets[s]
 	if facts == nil || !facts.address || len(d.elements) > MostElements {
 		d.anything = true

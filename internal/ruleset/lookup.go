@@ -4,7 +4,6 @@ package ruleset
 
 import (
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -180,77 +179,6 @@ func (m *machine) constant(name string, most int) ([]nft.Element, bool) {
 	}
 	m.sets.trusted[ref] = true
 	return m.sets.elements(m.n, ref, most)
-}
-
-// sets are what is known of sets with a name, for as long as a ruleset is being read.
-type sets struct {
-	trusted map[nft.Ref]bool     // taken for constant
-	moved   map[nft.Ref]bool     // some rule adds elements, whatever the set's flags say
-	carried map[nft.Ref][]string // and these statements with them
-	bare    map[nft.Ref]bool     // taken for one whose elements carry none
-	read    map[nft.Ref]elements
-	own     map[nft.Ref]inside
-}
-
-type elements struct {
-	list []nft.Element
-	all  bool
-}
-
-// inside is what elements have of their own: statements, and the least of their timeouts.
-type inside struct {
-	exprs   []string
-	timeout time.Duration
-}
-
-func newSets() *sets {
-	return &sets{trusted: map[nft.Ref]bool{}, moved: map[nft.Ref]bool{}, carried: map[nft.Ref][]string{}, bare: map[nft.Ref]bool{},
-		read: map[nft.Ref]elements{}, own: map[nft.Ref]inside{}}
-}
-
-// misjudged reports whether a rule behind another one showed that a set is not what it was
-// taken for. What is known now holds for the next time.
-func (s *sets) misjudged() (wrong bool) {
-	for ref := range s.trusted {
-		wrong = wrong || s.moved[ref]
-	}
-	for ref := range s.bare {
-		wrong = wrong || len(s.carried[ref]) > 0
-	}
-	clear(s.trusted)
-	clear(s.bare)
-	return wrong
-}
-
-func (s *sets) elements(n *nft.Ruleset, ref nft.Ref, most int) ([]nft.Element, bool) {
-	known, ok := s.read[ref]
-	if !ok {
-		known.list, known.all = n.Elements(ref, mostVerdicts)
-		s.read[ref] = known
-	}
-	if !known.all || len(known.list) > most {
-		return nil, false
-	}
-	return known.list, true
-}
-
-// statements returns the expressions that elements of a set carry, its own aside.
-func (s *sets) statements(n *nft.Ruleset, ref nft.Ref) []string {
-	if carried := s.carried[ref]; len(carried) > 0 {
-		return carried
-	}
-	s.bare[ref] = true
-	return s.inside(n, ref).exprs
-}
-
-// inside returns what elements of a set have of their own.
-func (s *sets) inside(n *nft.Ruleset, ref nft.Ref) inside {
-	known, ok := s.own[ref]
-	if !ok {
-		known.exprs, known.timeout = n.Statements(ref)
-		s.own[ref] = known
-	}
-	return known
 }
 
 // verdictMap adds a branch for each element; one that is not read may be anything. What

@@ -17,13 +17,6 @@ type namedRule struct {
 	rule  rule
 }
 
-// note keeps a rule for settle; at is its place in the chain.
-func (w *walk) note(c *chain, at int, r rule) {
-	if len(r.feeds)+len(r.adds)+len(r.asks)+len(r.keeps) > 0 {
-		w.named = append(w.named, namedRule{c, at, r})
-	}
-}
-
 // settle finds out what is asked, and makes what feeds it enforce. A rule without a verdict asks,
 // too, if what it feeds is asked.
 func (w *walk) settle() {

@@ -21,6 +21,7 @@ import (
 type machine struct {
 	n      *nft.Ruleset
 	sets   *sets
+	from   *judged // the rule's chain
 	rule   rule
 	table  nft.Table
 	regs   registers
@@ -33,12 +34,12 @@ type machine struct {
 }
 
 // compileNft takes from a rule of nftables what matters.
-func compileNft(n *nft.Ruleset, s *sets, r nft.Rule) rule {
+func compileNft(n *nft.Ruleset, s *sets, from *judged, r nft.Rule) rule {
 	where := fmt.Sprintf("handle %d", r.Handle)
 	if r.Comment != "" {
 		where += fmt.Sprintf(" %q", r.Comment)
 	}
-	m := machine{n: n, sets: s, rule: newRule(where), table: r.Table, regs: registers{}}
+	m := machine{n: n, sets: s, from: from, rule: newRule(where), table: r.Table, regs: registers{}}
 	done := 0
 	for i := range r.Exprs {
 		if m.ended {

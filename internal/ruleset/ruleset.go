@@ -66,18 +66,22 @@ type Report struct {
 	Elements bool
 }
 
-// Reader reads the ruleset again and again. Its methods are for one goroutine.
-type Reader struct{ tables []nft.XTable }
+// Reader reads the ruleset again and again, and of nftables what changed. Its methods are for one
+// goroutine. The zero value has read nothing.
+type Reader struct {
+	nft    memory
+	tables []nft.XTable
+}
 
-// Read reads the ruleset of this network namespace and judges it. With 100,000 rules in
-// one chain that takes seconds, which the kernel needs to list them.
-func (r *Reader) Read() (Report, error) {
+// Read reads the ruleset of this network namespace and judges it, whatever is known of it.
+func (r *Reader) Read() (Report, error) { return r.Update(nft.Touched{All: true}) }
+
+// Update is Read, for what was announced since the last time. A chain of 100,000 rules takes
+// seconds, which the kernel needs to list them; one that is not touched takes none.
+func (r *Reader) Update(touched nft.Touched) (Report, error) {
 	w := newWalk()
-	n, err := nft.Read()
-	if err != nil {
-		return Report{}, err
-	}
-	if err := w.addNft(n); err != nil {
+	if err := r.nft.update(w, touched); err != nil {
+		r.nft = memory{}
 		return Report{}, err
 	}
 	tables, err := nft.ReadXTables()
@@ -115,54 +119,6 @@ func forwarded(hook uint32) bool {
 // conntrackPriority is NF_IP_PRI_CONNTRACK: no chain up to there knows a state.
 const conntrackPriority = -200
 
-// addNft takes the rules of all tables in which some chain sees forwarded packets. Chains
-// of type nat see the first packet of a connection only.
-func (w *walk) addNft(n *nft.Ruleset) error {
-	for name, s := range n.Sets {
-		if s.Flags&(unix.NFT_SET_EVAL|unix.NFT_SET_TIMEOUT) != 0 {
-			w.silent(fmt.Sprintf("elements of set %s in table %s", name.Name, name.Table))
-		}
-	}
-	for _, c := range n.Chains {
-		at := chainName{nftSource(c.Table.Family), c.Table.Name, c.Name}
-		w.chains[at] = &chain{name: at}
-		if c.Base && forwarded(c.Hook) && c.Type != "nat" {
-			w.bases = append(w.bases, base{at, c.Hook, c.Priority, families(c.Table.Family)})
-		}
-	}
-	s := newSets()
-	for {
-		if err := w.addRules(n, s); err != nil {
-			return err
-		}
-		if !s.misjudged() {
-			return nil
-		}
-		w.restart()
-	}
-}
-
-// addRules takes the rules of all tables: state that packets move in one may be asked in
-// another. Only chains that forwarded packets reach are walked.
-func (w *walk) addRules(n *nft.Ruleset, s *sets) error {
-	done := map[nft.Table]bool{}
-	for _, c := range n.Chains {
-		if done[c.Table] {
-			continue
-		}
-		done[c.Table] = true
-		source := nftSource(c.Table.Family)
-		if err := n.Rules(c.Table, func(r nft.Rule) {
-			if c := w.chains[chainName{source, r.Table.Name, r.Name}]; c != nil {
-				w.put(c, compileNft(n, s, r))
-			}
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // nftSource is the first word of a rule's name: nft's family.
 func nftSource(family uint8) string {
 	return map[uint8]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6"}[family]
@@ -199,11 +155,11 @@ func (w *walk) addXTable(t nft.XTable) {
 	for name, list := range t.Chains {
 		rules += len(list)
 		at := chainName{source, t.Name, name}
-		c := &chain{name: at}
+		j := judged{chain: chain{name: at}}
 		for i, r := range list {
-			w.put(c, compileX(r, i+1))
+			j.put(compileX(r, i+1))
 		}
-		w.chains[at] = c
+		w.add(&j)
 	}
 	if rules > len(t.Hooks) { // the last one of each built-in chain is its policy
 		w.silent(fmt.Sprintf("rules of %s -t %s (legacy)", source, t.Name))

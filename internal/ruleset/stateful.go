@@ -29,10 +29,8 @@ func (m *machine) dynset(e *nft.Expr) {
 		m.use(m.source(e.Second))
 	}
 	m.rule.counts = "set " + e.Set
-	m.sets.moved[nft.Ref{Table: m.table, Name: e.Set}] = true
-	if len(e.Inner) > 0 {
-		m.sets.carried[nft.Ref{Table: m.table, Name: e.Set}] = e.Inner
-	}
+	m.from.moves = true
+	m.sets.move(nft.Ref{Table: m.table, Name: e.Set}, e.Inner)
 	moves := m.carried(e.Set)
 	name := m.setName(e.Set)
 	timed := set.Flags&unix.NFT_SET_TIMEOUT != 0
@@ -95,7 +93,9 @@ func (m *machine) elementExpr(name, set string) bool {
 }
 
 func (m *machine) set(name string) nft.Set {
-	return m.n.Sets[nft.Ref{Table: m.table, Name: name}]
+	ref := nft.Ref{Table: m.table, Name: name}
+	m.from.uses[ref] = true
+	return m.n.Sets[ref]
 }
 
 func (m *machine) setName(set string) string { return fmt.Sprintf("set %s in table %s", set, m.table) }

@@ -42,22 +42,6 @@ func newWalk() *walk {
 	return &walk{chains: map[chainName]*chain{}, findings: map[string]int{}, harmless: map[*chain]bool{}, counted: map[*chain]bool{}, asked: map[string]bool{}}
 }
 
-// restart forgets all rules.
-func (w *walk) restart() {
-	for name, c := range w.chains {
-		*c = chain{name: name}
-	}
-	w.named = nil
-}
-
-// put adds a rule to a chain.
-func (w *walk) put(c *chain, r rule) {
-	if r.ipset {
-		w.silent("members of an ipset")
-	}
-	w.note(c, c.add(r), r)
-}
-
 func (w *walk) silent(what string) {
 	if !slices.Contains(w.report.Silent, what) && len(w.report.Silent) < MaxFindings {
 		w.report.Silent = append(w.report.Silent, what)

@@ -49,17 +49,18 @@ func Drops(p Packet) (*Drop, error) {
 	}
 	d := drops{n: n, p: p, rules: map[nft.Ref][]nft.Rule{}}
 	var bases []nft.Chain
-	read := map[nft.Table]bool{}
+	passed := map[nft.Table]bool{}
 	for _, c := range n.Chains {
-		if !c.Base || c.Type == "nat" || !d.passes(c) {
+		if c.Base && c.Type != "nat" && d.passes(c) {
+			bases = append(bases, c)
+			passed[c.Table] = true
+		}
+	}
+	for _, c := range n.Chains {
+		if !passed[c.Table] {
 			continue
 		}
-		bases = append(bases, c)
-		if read[c.Table] {
-			continue
-		}
-		read[c.Table] = true
-		if err := n.Rules(c.Table, func(r nft.Rule) { d.rules[r.Ref] = append(d.rules[r.Ref], r) }); err != nil {
+		if err := n.Rules(c.Ref, func(r nft.Rule) { d.rules[c.Ref] = append(d.rules[c.Ref], r) }); err != nil {
 			return nil, err
 		}
 	}
