@@ -158,6 +158,8 @@ func TestNamedState(t *testing.T) {
 		{"limit", established + `limit name "lim"`, `ct state new limit name "lim" drop`, "limit: everything, established | limit: everything, new"},
 		{"counter", established + `counter name "cnt"`, `ct state new accept`, ""},
 		{"ban by rate", `update @ban { ip saddr limit rate over 5/second }`, `ip saddr @ban drop`, "limit in set ban: IPv4 | limit in set ban: IPv4"},
+		{"ban by rate, and a rule that counts", `update @ban { ip saddr limit rate over 5/second }; update @ban { ip daddr counter }`, `ip saddr @ban drop`,
+			"limit in set ban: IPv4 | limit in set ban: IPv4 | limit in set ban: IPv4"},
 		{"ban by rate behind a jump", `jump bans`, `ip saddr @ban drop`, "limit in set ban: IPv4 | limit in set ban: IPv4"},
 		{"ban of a port", `update @keep { ip saddr timeout 5s }`, `ip saddr @keep drop`, ""}, // within the clock
 		{"ban that ends under traffic", `add @keep { ip saddr timeout 5s }`, `ip saddr @keep drop`, "set keep in table inet t, which a rule asks: IPv4"},
